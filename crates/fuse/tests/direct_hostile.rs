@@ -2,7 +2,8 @@
 mod common;
 use ccfs_client::abi::{self, DirectBeginArg, DirectCallArg};
 use ccfs_client::direct::layout::{
-    ALIGN, ASKED, BY_CALL, Entry, HEAD, MEMORY, RING_BYTES, VERSION, cost, op, word,
+    ALIGN, ASKED, BY_CALL, DONE, Entry, HEAD, MEMORY, RESULT, RING_BYTES, SetAttr, VERSION, cost,
+    op, set, word,
 };
 use ccfs_client::direct::memory::Memory;
 use ccfs_client::direct::{OpenOptions, Session};
@@ -90,6 +91,10 @@ impl Raw {
 
     /// Where it is; it has so many bytes.
     fn put(&mut self, entry: Entry, name: &str, len: u32) -> u64 {
+        self.put_bytes(entry, name.as_bytes(), len)
+    }
+
+    fn put_bytes(&mut self, entry: Entry, name: &[u8], len: u32) -> u64 {
         let at = self.tail;
         let entry = Entry {
             len,
@@ -98,7 +103,7 @@ impl Raw {
             ..entry
         };
         self.memory.copy_in(at, 0, entry.as_bytes());
-        self.memory.copy_in(at, HEAD, name.as_bytes());
+        self.memory.copy_in(at, HEAD, name);
         self.tail += u64::from(len);
         at
     }
@@ -153,8 +158,24 @@ fn memory_that_is_not_as_it_should_be() {
 /// What a hostile program puts into its ring: entries of any kind, half of them plausible.
 fn garbage(rng: &mut Rng, thread: u32) -> (Entry, Vec<u8>) {
     let names: [&[u8]; 8] = [b"a", b"b", b"..", b".", b"a/b", b"", b"x\0y", &[b'n'; 300]];
-    let bytes = match rng.below(3) {
+    let attributes = SetAttr {
+        mask: [rng.below(128), rng.draw()][rng.below(2) as usize] as u32,
+        mode: rng.draw() as u32,
+        uid: rng.draw() as u32,
+        gid: rng.below(3) as u32,
+        atime: rng.draw() as i64,
+        mtime: rng.draw() as i64,
+        atime_ns: rng.below(2_000_000_000) as u32,
+        mtime_ns: rng.draw() as u32,
+    };
+    let bytes = match rng.below(5) {
         0 => vec![7; rng.below(5000) as usize],
+        1 => attributes.as_bytes()[..[40, rng.below(41)][rng.below(2) as usize] as usize].to_vec(),
+        2 => [
+            &names[rng.below(8) as usize][..],
+            names[rng.below(8) as usize],
+        ]
+        .concat(),
         _ => names[rng.below(8) as usize].to_vec(),
     };
     let whole = (56 + bytes.len().next_multiple_of(8) + 200).next_multiple_of(ALIGN);
@@ -164,14 +185,14 @@ fn garbage(rng: &mut Rng, thread: u32) -> (Entry, Vec<u8>) {
     };
     let entry = Entry {
         len: odd(rng, whole as u64) as u32,
-        op: rng.below(25) as u16,
+        op: rng.below(28) as u16,
         flags: [0, ASKED, BY_CALL, ASKED | BY_CALL][rng.below(4) as usize],
         thread: odd(rng, thread.into()) as u32,
         h: [rng.below(4), rng.below(4), rng.draw(), u64::MAX][rng.below(4) as usize] as u32,
         h2: [rng.below(4), rng.below(4), rng.draw(), u64::MAX][rng.below(4) as usize] as u32,
         bytes: odd(rng, bytes.len() as u64) as u32,
         a: [rng.below(100_000), rng.draw()][rng.below(2) as usize],
-        b: [rng.below(0o10000), rng.draw()][rng.below(2) as usize],
+        b: [rng.below(3), rng.below(0o10000), rng.draw()][rng.below(3) as usize],
         ..Entry::default()
     };
     (entry, bytes)
@@ -335,6 +356,160 @@ fn more_than_may_be_posted() {
     assert!(files as u64 <= most, "{files} files, at most {most}");
     let ended = raw.memory.u32(word::ENDED).load(Ordering::SeqCst);
     assert_eq!(ended as i32, libc::EINVAL);
+    drop(raw);
+    m.unmount();
+}
+
+/// Entries that make no sense are refused, each by itself, and what makes sense is done after them.
+#[test]
+fn entries_that_make_no_sense() {
+    if !can_mount("entries_that_make_no_sense") {
+        return;
+    }
+    let mut m = TestMount::new(FsType::Fuseblk);
+    let mut raw = Raw::begin(&m);
+    let mut ask = |op: u16, (h, h2): (u32, u32), (a, b): (u64, u64), bytes: &[u8]| {
+        let entry = Entry {
+            op,
+            flags: ASKED,
+            h,
+            h2,
+            a,
+            b,
+            ..Entry::default()
+        };
+        let len = (HEAD + bytes.len() + 4096 + 200).next_multiple_of(ALIGN) as u32;
+        let at = raw.put_bytes(entry, bytes, len);
+        raw.publish();
+        let begun = Instant::now();
+        while raw.memory.entry_u32(at, DONE).load(Ordering::SeqCst) == 0 {
+            assert!(begun.elapsed() < Duration::from_secs(10), "{entry:?}");
+            std::thread::yield_now();
+        }
+        raw.memory.entry_u32(at, RESULT).load(Ordering::SeqCst) as i32
+    };
+    assert_eq!(ask(op::CREATE, (1, 2), (0, 0o666), b"f"), 0);
+    assert_eq!(ask(op::SYMLINK, (1, 0), (0, 1), b"lwhere"), 0);
+    let good = SetAttr {
+        mask: set::MODE | set::UID | set::MTIME,
+        mode: 0o600,
+        uid: 5,
+        ..SetAttr::default()
+    };
+    let sets = [
+        (good, 0),
+        (SetAttr { mask: 128, ..good }, libc::EINVAL),
+        (
+            SetAttr {
+                mask: u32::MAX,
+                ..good
+            },
+            libc::EINVAL,
+        ),
+        (
+            SetAttr {
+                uid: u32::MAX,
+                ..good
+            },
+            libc::EINVAL,
+        ),
+        (
+            SetAttr {
+                mask: set::GID,
+                gid: u32::MAX,
+                ..good
+            },
+            libc::EINVAL,
+        ),
+        (
+            SetAttr {
+                mtime_ns: 1_000_000_000,
+                ..good
+            },
+            libc::EINVAL,
+        ),
+        (
+            SetAttr {
+                mtime: i64::MAX,
+                atime: i64::MIN,
+                ..good
+            },
+            0,
+        ),
+        (
+            SetAttr {
+                mode: u32::MAX,
+                ..good
+            },
+            0,
+        ),
+    ];
+    for (set, result) in sets {
+        assert_eq!(
+            ask(op::SETATTR, (2, 0), (0, 0), set.as_bytes()),
+            result,
+            "{set:?}"
+        );
+        assert_eq!(
+            ask(op::SETATTR, (1, 0), (0, 0), set.as_bytes()),
+            result,
+            "{set:?}"
+        );
+    }
+    for len in [0, 1, 39, 41, 47] {
+        let bytes = vec![0; len];
+        let right = len == size_of::<SetAttr>();
+        assert_eq!(ask(op::SETATTR, (2, 0), (0, 0), &bytes) == 0, right);
+    }
+    let long = [b"f".to_vec(), vec![b'x'; 256]].concat();
+    let names: [(&[u8], u64); 9] = [
+        (b"f", 0),
+        (b"fa/b", 1),
+        (b"f.", 1),
+        (b"f..", 1),
+        (b"f", 1),
+        (b"fx", 3),
+        (b"fx", u64::MAX),
+        (b"fx\0y", 1),
+        (&long, 1),
+    ];
+    for (bytes, first) in names {
+        for op in [op::RENAME, op::LINK] {
+            assert_ne!(ask(op, (1, 1), (0, first), bytes), 0, "{bytes:?} {first}");
+        }
+    }
+    for (bytes, first) in [
+        (&b"lx"[..], 0),
+        (b"s", 1),
+        (b"s", 2),
+        (b"a/bx", 3),
+        (b"sx\0y", 1),
+        (b"lx", 1),
+    ] {
+        assert_ne!(
+            ask(op::SYMLINK, (1, 0), (0, first), bytes),
+            0,
+            "{bytes:?} {first}"
+        );
+    }
+    assert_ne!(ask(op::SYMLINK, (1, 0), (0, 1), &vec![b's'; 5000]), 0);
+    assert_ne!(ask(op::RENAME, (1, 1), (2, 1), b"fg"), 0);
+    for name in [&b"f"[..], b"none", b".", b"..", b"", b"l/", b"a/b"] {
+        assert_ne!(ask(op::READLINK, (1, 0), (0, 0), name), 0, "{name:?}");
+    }
+    // A file's handle is none of a directory, and the other way round.
+    for op in [op::LINK, op::SYMLINK, op::READLINK, op::RENAME] {
+        assert_ne!(ask(op, (2, 2), (0, 1), b"fg"), 0);
+        assert_ne!(ask(op, (9, 1), (0, 1), b"fg"), 0);
+        assert_ne!(ask(op, (u32::MAX, u32::MAX), (0, 1), b"fg"), 0);
+    }
+    assert_eq!(ask(op::READLINK, (1, 0), (0, 0), b"l"), 0);
+    assert_eq!(ask(op::LINK, (1, 1), (0, 1), b"fg"), 0);
+    assert_eq!(
+        fs::read_link(m.path("made/l")).unwrap().to_str(),
+        Some("where")
+    );
+    assert_eq!(fs::read_dir(m.path("made")).unwrap().count(), 3);
     drop(raw);
     m.unmount();
 }

@@ -1,6 +1,6 @@
 //! First inputs: what a fuzzer would need long to find by itself.
 use crate::base::{BASES, options};
-use ccfs_client::direct::layout::op;
+use ccfs_client::direct::layout::{SetAttr, op, set};
 use ccfs_crash::run::root_context;
 use ccfs_device::Device;
 use ccfs_disks::MemoryDevice;
@@ -8,6 +8,7 @@ use ccfs_engine::{ROOT_INO, Volume, WriteFlags};
 use ccfs_image::{Image, OpenOptions};
 use ccfs_log::{Geometry, Log};
 use std::sync::Arc;
+use zerocopy::IntoBytes;
 
 /// Inputs of a target by name.
 pub fn of(target: &str) -> Vec<Vec<u8>> {
@@ -201,6 +202,13 @@ fn direct() -> Vec<Vec<u8>> {
         step.extend(bytes);
         step
     };
+    let attributes = SetAttr {
+        mask: set::MODE | set::GID | set::MTIME | set::ATIME_NOW,
+        mode: 0o640,
+        gid: 3,
+        mtime: 1000,
+        ..SetAttr::default()
+    };
     let file = [
         entry(op::CREATE, POSTED, [1, 2], 0, [0o666, 0]),
         data(entry(op::WRITE, POSTED, [2, 0], 0, [0, 0]), b"content"),
@@ -209,7 +217,10 @@ fn direct() -> Vec<Vec<u8>> {
         entry(op::TRUNCATE, POSTED, [2, 0], 7, [3000, 0]),
         entry(op::READ, ASKED, [2, 0], 7, [0, 4000]),
         entry(op::STAT, ASKED, [2, 0], 7, [0, 0]),
-        entry(op::SETATTR, ASKED, [2, 3], 7, [1000, 0o640]),
+        data(
+            entry(op::SETATTR, ASKED, [2, 0], 0, [0, 0]),
+            attributes.as_bytes(),
+        ),
         entry(op::BARRIER, POSTED, [2, 0], 7, [0, 0]),
         entry(op::SYNC, CALLED, [2, 0], 7, [0, 0]),
         entry(op::DRAIN, ASKED, [0, 0], 7, [0, 0]),
@@ -218,6 +229,9 @@ fn direct() -> Vec<Vec<u8>> {
         entry(op::READDIR, ASKED, [1, 0], 7, [0, 0]),
         // The first byte of the name is the old one.
         entry(op::RENAME, ASKED, [1, 1], 10, [0, 1]),
+        entry(op::LINK, ASKED, [1, 1], 10, [0, 1]),
+        entry(op::SYMLINK, ASKED, [1, 0], 10, [0, 1]),
+        entry(op::READLINK, ASKED, [1, 0], 1, [0, 0]),
         entry(op::LOOKUP, ASKED, [1, 3], 1, [0, 3]),
         entry(op::MKDIR, POSTED, [1, 4], 2, [0o777, 0]),
         entry(op::CREATE, POSTED, [4, 5], 3, [0o666, 0]),

@@ -45,6 +45,9 @@ pub(super) struct Known {
     pub own: bool,
 }
 
+/// No user or group.
+pub(super) const NOBODY: u32 = u32::MAX;
+
 /// What is set, as far as it means anything; `None`: nothing. Error: EINVAL.
 pub(super) fn meant(wanted: &SetAttr) -> io::Result<Option<SetAttr>> {
     let mut set = *wanted;
@@ -56,11 +59,11 @@ pub(super) fn meant(wanted: &SetAttr) -> io::Result<Option<SetAttr>> {
     {
         return fail(libc::EINVAL);
     }
-    // As chown(2) has it: -1 is nobody.
-    for (bit, id) in [(set::UID, set.uid), (set::GID, set.gid)] {
-        if id == u32::MAX {
-            set.mask &= !bit;
-        }
+    // -1 is nobody for chown(2), which still is a call where it changes neither.
+    let ids = [(set::UID, set.uid), (set::GID, set.gid)];
+    if ids.iter().any(|(bit, id)| has(*bit) && *id != NOBODY) {
+        let nobodies = ids.iter().filter(|(_, id)| *id == NOBODY);
+        nobodies.for_each(|(bit, _)| set.mask &= !bit);
     }
     Ok((set.mask != 0).then_some(set))
 }
@@ -69,9 +72,9 @@ pub(super) fn meant(wanted: &SetAttr) -> io::Result<Option<SetAttr>> {
 pub(super) fn set_by_descriptor(fd: impl AsFd, set: &SetAttr) -> io::Result<()> {
     let has = |bit| set.mask & bit != 0;
     if has(set::UID | set::GID) {
-        let uid = has(set::UID).then(|| Uid::from_raw(set.uid));
-        let gid = has(set::GID).then(|| Gid::from_raw(set.gid));
-        fchown(&fd, uid, gid)?;
+        let id = |bit, id| Some(id).filter(|id| has(bit) && *id != NOBODY);
+        let (uid, gid) = (id(set::UID, set.uid), id(set::GID, set.gid));
+        fchown(&fd, uid.map(Uid::from_raw), gid.map(Gid::from_raw))?;
     }
     if has(set::MODE) {
         fchmod(&fd, Mode::from_raw_mode(set.mode & 0o7777))?;

@@ -25,7 +25,13 @@ const SEALS: SealFlags = SealFlags::SEAL
 pub struct Memory {
     base: NonNull<u8>,
     /// The program has a lock of it, which ends with the program, and when that becomes another one (exec): the descriptor is closed then.
-    file: Kept<OwnedFd>,
+    file: Side,
+}
+
+/// Whose descriptor of the memory it is.
+enum Side {
+    Program(#[expect(dead_code, reason = "it is a lock")] Kept<OwnedFd>),
+    Daemon(OwnedFd),
 }
 
 // SAFETY: the mapping belongs to no thread; all accesses are atomic or copies of bytes that may change under them.
@@ -43,7 +49,8 @@ impl Memory {
         rustix::fs::ftruncate(&fd, MEMORY as u64)?;
         fcntl_add_seals(&fd, SEALS)?;
         flock(&fd, FlockOperation::NonBlockingLockExclusive)?;
-        let memory = Memory::map(&fd)?;
+        let own = fd.as_fd().try_clone_to_owned()?;
+        let memory = Memory::map(&fd, Side::Program(Kept::new(own)))?;
         // SAFETY: advice on our own mapping. A child gets none of it: it must not write into its parent's ring.
         unsafe { madvise(memory.base.as_ptr().cast(), MEMORY, Advice::LinuxDontFork) }?;
         Ok((memory, fd))
@@ -59,10 +66,11 @@ impl Memory {
         if !sealed.contains(SEALS) || stat.st_size != MEMORY as _ || !plain {
             return Err(invalid());
         }
-        Memory::map(&fd)
+        let own = fd.as_fd().try_clone_to_owned()?;
+        Memory::map(&fd, Side::Daemon(own))
     }
 
-    fn map(fd: impl AsFd) -> io::Result<Memory> {
+    fn map(fd: impl AsFd, file: Side) -> io::Result<Memory> {
         // SAFETY: a new mapping at an address that the kernel chooses.
         let base = unsafe {
             mmap(
@@ -75,16 +83,18 @@ impl Memory {
             )
         }?;
         let base = NonNull::<u8>::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        let file = Kept::new(fd.as_fd().try_clone_to_owned()?);
         Ok(Memory { base, file })
     }
 
     /// Of the daemon: no program uses the memory any more.
     pub fn is_abandoned(&self) -> bool {
-        let taken = flock(&self.file, FlockOperation::NonBlockingLockShared).is_ok();
+        let Side::Daemon(file) = &self.file else {
+            return false;
+        };
+        let taken = flock(file, FlockOperation::NonBlockingLockShared).is_ok();
         if taken {
             // Whoever asks next is to be told the same.
-            let _ = flock(&self.file, FlockOperation::Unlock);
+            let _ = flock(file, FlockOperation::Unlock);
         }
         taken
     }

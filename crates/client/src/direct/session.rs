@@ -1,5 +1,5 @@
 //! A session with the daemon of a volume: its ring, its handles, and who of this process uses it.
-use super::attr::Known;
+use super::attr::{Known, NOBODY};
 use super::descriptors::Kept;
 use super::layout::{
     Attr, BROKEN, BY_CALL, DATA_MAX, Entry, HANDLES, MEMORY, NOT_ALLOWED, SetAttr, VERSION,
@@ -164,8 +164,9 @@ impl Session {
         };
         let parts = [set.as_bytes()];
         let (owner, group) = (set.mask & set::UID != 0, set.mask & set::GID != 0);
-        // Then nobody could post by his being the owner.
-        if owner && !self.may_all() {
+        // After another owner nobody could post because he is it; and what changes neither is the kernel's to say.
+        let nobody = owner && set.uid == NOBODY || group && set.gid == NOBODY;
+        if nobody || owner && !self.may_all() {
             return Ok(Did::Broken);
         }
         let permitted = self.may_all() || known.own && !group;

@@ -399,6 +399,8 @@ impl Driver {
             }
             Did::Failed(libc::ENOSPC) if may_lack_space(op) => Ok(Some(Ended::NoSpace)),
             Did::Broken => Ok(None),
+            // Not a regular file's name, say.
+            Did::Failed(libc::EOPNOTSUPP) if matches!(op, Op::Link { .. }) => Ok(None),
             did => Err(format!("{op}: {way}, {did:?}")),
         }
     }

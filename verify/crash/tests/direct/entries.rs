@@ -1,8 +1,9 @@
 //! Operations as entries of a session.
 use crate::session::Session;
-use ccfs_client::direct::layout::{Attr, DATA_MAX, Entry, NO_HANDLE, op};
+use ccfs_client::direct::layout::{Attr, DATA_MAX, Entry, NO_HANDLE, SetAttr, op, set};
 use ccfs_crash::oracle::*;
 use ccfs_testkit::Rng;
+use zerocopy::IntoBytes;
 
 /// An entry that stands for an operation, and the ways that it may go.
 pub struct Wanted {
@@ -25,10 +26,13 @@ pub fn is_direct(op: &Op) -> bool {
         Op::Mkdir { .. } | Op::Unlink { .. } | Op::Rmdir { .. } => true,
         Op::Rename { kind, .. } => *kind == RenameKind::Plain,
         Op::Write { data, kill, .. } => data.len() <= DATA_MAX && !kill,
+        Op::Link { .. } | Op::Symlink { .. } => true,
         Op::SetAttr { set, .. } => {
-            let fields = [set.size.is_some(), set.mode.is_some(), set.mtime.is_some()];
-            let one = fields.iter().filter(|f| **f).count() == 1;
-            one && set.uid.is_none() && set.gid.is_none() && !set.kill
+            let alone = Set {
+                size: set.size,
+                ..Set::default()
+            };
+            (set.size.is_none() || *set == alone) && !set.kill
         }
         _ => false,
     }
@@ -116,31 +120,78 @@ pub fn entry_of(session: &mut Session, tree: &Tree, op: &Op, rng: &mut Rng) -> O
         }
         Op::SetAttr { node, set } => {
             let h = *session.handles.get(node)?;
-            let entry = match (set.size, set.mode, set.mtime) {
-                (Some(size), ..) => Entry {
+            if let Some(size) = set.size {
+                let entry = Entry {
                     op: op::TRUNCATE,
                     h,
                     a: size,
                     ..Entry::default()
-                },
-                (_, Some(mode), _) => Entry {
-                    op: op::SETATTR,
-                    h,
-                    h2: 1,
-                    b: mode.into(),
-                    ..Entry::default()
-                },
-                (.., mtime) => Entry {
-                    op: op::SETATTR,
-                    h,
-                    h2: 2,
-                    a: mtime.map(|(s, ns)| s * 1_000_000_000 + i64::from(ns))? as u64,
-                    ..Entry::default()
-                },
+                };
+                return Some(plain(entry, Vec::new(), true, vec![*node]));
+            }
+            let entry = Entry {
+                op: op::SETATTR,
+                h,
+                ..Entry::default()
             };
-            Some(plain(entry, Vec::new(), set.size.is_some(), vec![*node]))
+            // An access list changes with the mode, and may find no room.
+            let listed = tree.get(*node).is_ok_and(|n| !n.xattrs.is_empty());
+            let post = set.mode.is_none() || !listed;
+            let bytes = attributes(set).as_bytes().to_vec();
+            Some(plain(entry, vec![bytes], post, vec![*node]))
+        }
+        Op::Link { node, parent, name } => {
+            let mut dirs = tree.nodes.iter();
+            let (from, old) = dirs.find_map(|(dir, n)| {
+                let held = session.handles.contains_key(dir);
+                let mut entries = n.entries.iter().filter(|_| held);
+                let found = entries.find(|(_, child)| *child == node)?;
+                Some((*dir, found.0.to_vec()))
+            })?;
+            let entry = Entry {
+                op: op::LINK,
+                h: *session.handles.get(&from)?,
+                h2: *session.handles.get(parent)?,
+                b: old.len() as u64,
+                ..Entry::default()
+            };
+            let parts = vec![old, name.to_vec()];
+            Some(plain(entry, parts, false, vec![from, *parent]))
+        }
+        Op::Symlink {
+            parent,
+            name,
+            target,
+            ..
+        } => {
+            let entry = Entry {
+                op: op::SYMLINK,
+                h: *session.handles.get(parent)?,
+                b: name.len() as u64,
+                ..Entry::default()
+            };
+            let parts = vec![name.to_vec(), target.to_vec()];
+            Some(plain(entry, parts, false, vec![*parent]))
         }
         _ => None,
+    }
+}
+
+/// What chmod, chown and utimens set.
+fn attributes(set: &Set) -> SetAttr {
+    let flag = |is_set, bit| if is_set { bit } else { 0 };
+    let (mtime, mtime_ns) = set.mtime.unwrap_or_default();
+    SetAttr {
+        mask: flag(set.mode.is_some(), set::MODE)
+            | flag(set.uid.is_some(), set::UID)
+            | flag(set.gid.is_some(), set::GID)
+            | flag(set.mtime.is_some(), set::MTIME),
+        mode: set.mode.unwrap_or(0).into(),
+        uid: set.uid.unwrap_or(0),
+        gid: set.gid.unwrap_or(0),
+        mtime,
+        mtime_ns,
+        ..SetAttr::default()
     }
 }
 

@@ -1,6 +1,7 @@
 //! Who makes calls: a session, or ordinary system calls on any directory. Both take and give lines of text.
 #![allow(unsafe_code)]
-use ccfs_client::direct::{Attr, Dir, DirEntry, File, OpenOptions, Session};
+use ccfs_client::direct::layout::set;
+use ccfs_client::direct::{Attr, Dir, DirEntry, File, OpenOptions, Session, SetAttr};
 use ccfs_tests::sys::{self, Stat};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -205,6 +206,19 @@ impl Direct {
             "truncate" => file()?.truncate(c.n(1))?,
             "fstat" => return Ok(stated(&stat_of(&file()?.stat()?))),
             "chmod" => file()?.set_mode(c.mode(1))?,
+            "fchown" => file()?.set_attr(&owners(c))?,
+            "futimens" => file()?.set_attr(&times(c))?,
+            "dchmod" => dir(0)?.set_attr(&SetAttr {
+                mask: set::MODE,
+                mode: c.mode(1),
+                ..SetAttr::default()
+            })?,
+            "dchown" => dir(0)?.set_attr(&owners(c))?,
+            "dutimens" => dir(0)?.set_attr(&times(c))?,
+            "link" => dir(0)?.link(c.name(1), &dir(2)?, c.name(3))?,
+            "symlink" => dir(0)?.symlink("n1", c.name(1))?,
+            "readlink" => return Ok(dir(0)?.read_link(c.name(1))?.to_string_lossy().into()),
+            "renamex" => dir(0)?.rename_with(c.name(1), &dir(2)?, c.name(3), true)?,
             "was_read" => return Ok(was_read(&stat_of(&file()?.stat()?))),
             "sync" => file()?.sync()?,
             other => panic!("no such call: {other}"),
@@ -241,6 +255,35 @@ impl Direct {
                 seen.insert(format!("{path}/"), Err(code(e)));
             }
         }
+    }
+}
+
+/// What fchown(2) is given.
+fn owners(c: &Call<'_>) -> SetAttr {
+    SetAttr {
+        mask: set::UID | set::GID,
+        uid: c.n(1) as u32,
+        gid: c.n(2) as u32,
+        ..SetAttr::default()
+    }
+}
+
+/// What futimens(3) is given: seconds of both, "now" or "omit".
+fn times(c: &Call<'_>) -> SetAttr {
+    let time = |i, given, now| match c.word(i) {
+        "now" => (now, 0),
+        "omit" => (0, 0),
+        _ => (given, c.n(i) as i64),
+    };
+    let (atime, mtime) = (
+        time(1, set::ATIME, set::ATIME_NOW),
+        time(2, set::MTIME, set::MTIME_NOW),
+    );
+    SetAttr {
+        mask: atime.0 | mtime.0,
+        atime: atime.1,
+        mtime: mtime.1,
+        ..SetAttr::default()
     }
 }
 
@@ -316,6 +359,19 @@ impl Plain {
             "truncate" => sys::ftruncate(file()?, c.n(1) as i64)?,
             "fstat" => return Ok(stated(&sys::fstat(file()?)?)),
             "chmod" => sys::fchmod(file()?, c.mode(1))?,
+            "fchown" => chown(file()?, c)?,
+            "futimens" => futimens(file()?, c)?,
+            "dchmod" => sys::fchmod(self.dir(c, 0)?, c.mode(1))?,
+            "dchown" => chown(self.dir(c, 0)?, c)?,
+            "dutimens" => futimens(self.dir(c, 0)?, c)?,
+            "readlink" => {
+                let target = sys::readlink(self.path(c, 0)?)?;
+                return Ok(String::from_utf8_lossy(&target).into());
+            }
+            "renamex" => {
+                let (from, to) = (self.path(c, 0)?, self.path(c, 2)?);
+                sys::renameat2(from, to, libc::RENAME_NOREPLACE)?;
+            }
             "was_read" => return Ok(was_read(&sys::fstat(file()?)?)),
             "sync" => sys::fsync(file()?)?,
             _ => self.beyond_the_library(c)?,
@@ -435,6 +491,31 @@ fn open(path: &Path, c: &Call<'_>) -> Result<OwnedFd, i32> {
     match sys::fstat(&fd)?.is_dir() {
         true => Err(libc::EISDIR),
         false => Ok(fd),
+    }
+}
+
+fn chown(fd: &OwnedFd, c: &Call<'_>) -> Result<(), i32> {
+    // SAFETY: numbers only.
+    match unsafe { libc::fchown(fd.as_raw_fd(), c.n(1) as u32, c.n(2) as u32) } {
+        0 => Ok(()),
+        _ => Err(sys::errno()),
+    }
+}
+
+fn futimens(fd: &OwnedFd, c: &Call<'_>) -> Result<(), i32> {
+    let time = |i| libc::timespec {
+        tv_sec: c.word(i).parse().unwrap_or(0),
+        tv_nsec: match c.word(i) {
+            "now" => libc::UTIME_NOW,
+            "omit" => libc::UTIME_OMIT,
+            _ => 0,
+        },
+    };
+    let times = [time(1), time(2)];
+    // SAFETY: two times, which the kernel reads.
+    match unsafe { libc::futimens(fd.as_raw_fd(), times.as_ptr()) } {
+        0 => Ok(()),
+        _ => Err(sys::errno()),
     }
 }
 

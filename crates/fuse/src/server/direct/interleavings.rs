@@ -412,6 +412,42 @@ fn the_kernel_asks_for_a_directory_in_which_names_are_made() {
     });
 }
 
+/// A file gets another name, which is removed, while the kernel gets to know the file: nothing of it changes after the kernel's answer.
+#[test]
+fn a_file_gets_another_name() {
+    explore(|| {
+        const OTHER: u32 = FILE + 1;
+        let world = World::new();
+        let (side, dir, file) = world.with_file();
+        let cx = Context::root(STREAM);
+        let other = side.volume.mkdir(&cx, ROOT_INO, b"e", 0o755).unwrap().ino;
+        side.open(OTHER, other);
+        let serving = side.serve();
+        let asking = spawn(&side, move |side| {
+            let links = || side.volume.getattr(file).unwrap().nlink;
+            side.kernel_asks(file);
+            let seen = links();
+            for _ in 0..20 {
+                point();
+            }
+            assert_eq!(links(), seen, "changed behind the kernel");
+            let held = [dir, other].into_iter().filter(|d| side.direct.is_held(*d));
+            assert!(held.count() < 2 && (seen == 1 || !side.direct.is_held(other)));
+        });
+        let link = Entry {
+            b: 1,
+            ..Side::entry(op::LINK, DIR, OTHER)
+        };
+        match side.ask_for(link, b"fg", 0).unwrap() {
+            0 => assert_ne!(side.post(op::UNLINK, OTHER, 0, b"g"), Outcome::Ended),
+            BROKEN | WOULD_WAIT | libc::EOPNOTSUPP => {}
+            errno => panic!("error {errno}"),
+        }
+        side.end();
+        join([asking, serving]);
+    });
+}
+
 /// A handle is closed and its number used again, while the kernel gets to know the file and forgets it. The directory is the root, which
 /// is never broken: with any other the file could be opened no more.
 #[test]

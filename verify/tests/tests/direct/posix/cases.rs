@@ -134,6 +134,33 @@ pub const CASES: &[(&str, &str)] = &[
          open 0 a 2 rw 0; write 2 0 5 1; truncate 2 0; unlink 0 a; chmod 2 0600; fstat 1",
     ),
     (
+        "attributes",
+        "open 0 a 0 rwc 06755; fchown 0 4294967295 60100; fstat 0; chmod 0 06755; fstat 0; fchown 0 65534 4294967295; fstat 0;
+         chmod 0 02644; fchown 0 4294967295 60100; fstat 0; chmod 0 07777; fchown 0 4294967295 4294967295; fstat 0;
+         fchown 0 60002 60002; fstat 0; futimens 0 1000 2000; fstat 0; futimens 0 now 5; fstat 0; futimens 0 omit omit; fstat 0;
+         futimens 0 7 omit; fstat 0; futimens 0 now now; fstat 0; futimens 0 4000000000 20000000000; fstat 0;
+         mkdir 0 d 1 0755; dchmod 1 02775; lstat 0 d; dchown 1 4294967295 60100; lstat 0 d; dutimens 1 9 9; lstat 0 d;
+         open 1 x 1 rwc 0644; lstat 0 d; fstat 1; dchmod 1 0500; open 1 y 2 rwc 0644; unlink 1 x; list 1; unlink 1 x;
+         dchmod 1 0700; unlink 1 x; list 1; dchmod 1 0300; list 1; open 1 z 2 rwc 0600; dchmod 1 0700; unlink 1 z;
+         dchown 1 4294967295 4294967295; lstat 0 d; unlink 0 a; futimens 0 3 3; chmod 0 0600; fstat 0",
+    ),
+    (
+        "links",
+        "open 0 a 0 rwc 0644; write 0 0 9 1; link 0 a 0 b; fstat 0; link 0 a 0 b; link 0 none 0 c; mkdir 0 d 1 0755; link 0 b 1 a;
+         fstat 0; rename 0 a 0 b; list 0; rename 0 a 1 a; list 0; list 1; renamex 0 a 1 a; renamex 0 a 0 a; renamex 0 none 1 a;
+         open 0 a 1 rwce 0644; unlink 0 a; fstat 0; open 0 a 1 rwce 0644; rename 0 a 0 b; list 0; fstat 0; fstat 1; lstat 1 a;
+         link 0 d 0 e; link 1 a 0 d; link 1 a 1 *256; symlink 0 s; readlink 0 s; readlink 0 b; readlink 0 d; readlink 0 none;
+         symlink 0 s; symlink 0 b; symlink 0 d; symlink 1 *256; link 0 s 1 s; readlink 1 s; lstat 1 s; open 0 s 2 r 0; opendir 0 s 2;
+         rename 0 s 1 s; list 0; list 1; unlink 1 s; renamex 0 b 1 b; renamex 0 d 1 x; renamex 0 d 1 b; list 1; unlink 1 a;
+         fstat 0; read 0 0 20; mkdir 0 n1 3 0755; readlink 0 n1; rmdir 0 n1; readlink 0 s; unlink 0 s; list 0",
+    ),
+    (
+        "listed",
+        "mkdir 0 d 1 0755; open 1 a 0 rwc 0644; open 1 b 0 rwc 0644; symlink 1 l; mkdir 1 s 2 0755; close 0; list 1; unlink 1 a;
+         unlink 1 a; list 1; unlink 1 l; unlink 1 s; rmdir 1 b; open 1 a 0 rwce 0600; open 1 b 0 rwce 0600; rename 1 b 1 a; list 1;
+         unlink 1 b; rmdir 1 s; ~opendir 0 d 1; ~open 1 n 0 rwc 0644; list 1; unlink 1 n; ~open 1 n 0 rwce 0644; unlink 1 n; list 1",
+    ),
+    (
         "suid_clearing",
         "open 0 a 0 rwc 06755; fstat 0; write 0 0 5 1; fstat 0; chmod 0 06755; append 0 5 1; fstat 0; chmod 0 06755;
          truncate 0 3; fstat 0; chmod 0 02644; write 0 0 5 1; fstat 0; chmod 0 06755; truncate 0 5; fstat 0; chmod 0 04755;
