@@ -61,13 +61,12 @@ impl Dir {
                     false => fail(libc::EBUSY),
                 }
             }
-            Ok(_) => {
+            other => {
                 session.close(handle);
-                fail(libc::EBUSY)
-            }
-            Err(e) => {
-                session.forget_handle(handle);
-                Err(e)
+                match other {
+                    Ok(_) => fail(libc::EBUSY),
+                    Err(e) => Err(e),
+                }
             }
         }
     }

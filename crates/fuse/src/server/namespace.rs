@@ -321,7 +321,7 @@ impl Server {
         let name = self.changeable(request.header.nodeid, one_name(rest)?)?;
         let cx = self.context(request, 0);
         let (ino, parent) = (ino_of(arg.oldnodeid)?, self.target(request)?);
-        self.direct.is_linked_by_the_kernel(ino);
+        self.direct.note_linked_by_kernel(ino);
         let attr = self.volume_for(request).link(&cx, ino, parent, name)?;
         self.push_entry(reply, &attr);
         Ok(())

@@ -59,7 +59,7 @@ impl Linked {
 
 impl Direct {
     /// The kernel gives a file another name, wherever that may be.
-    pub fn is_linked_by_the_kernel(&self, ino: Ino) {
+    pub fn note_linked_by_kernel(&self, ino: Ino) {
         self.linked.forget(ino);
     }
 
