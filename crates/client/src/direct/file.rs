@@ -313,7 +313,7 @@ impl File {
     ) -> io::Result<T> {
         loop {
             match (&*self.read(), &self.taken) {
-                (FileWay::Mount(fd), _) => return mount(&**fd),
+                (FileWay::Mount(fd), _) => return mount(fd),
                 (FileWay::Held(_), Some(gain)) if !self.gains(gain) => return self.give_up(gain),
                 (FileWay::Held(handle), taken) => match (held(*handle)?, taken) {
                     (Did::Done(value), _) => return Ok(value),

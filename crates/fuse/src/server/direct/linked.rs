@@ -21,10 +21,12 @@ struct Names {
 impl Names {
     /// False: there are too many.
     fn add(&mut self, dir: Ino) -> bool {
-        if !self.dirs.contains(&dir) {
+        let is_known = self.dirs.contains(&dir);
+        let fits = is_known || self.dirs.len() < DIRS_MAX;
+        if fits && !is_known {
             self.dirs.push(dir);
         }
-        self.dirs.len() <= DIRS_MAX
+        fits
     }
 }
 
@@ -63,12 +65,21 @@ impl Direct {
         self.linked.forget(ino);
     }
 
-    /// A file is about to get another name, in the second directory. False: it has names in too many.
-    pub fn note_linked(&self, session: &Session, ino: Ino, dirs: [Ino; 2]) -> bool {
+    /// A file is about to get another name, in the second directory. True: it is the first that it gets so. Error: EOPNOTSUPP, it has names in too many.
+    pub fn note_linked(
+        &self,
+        session: &Session,
+        ino: Ino,
+        dirs: [Ino; 2],
+    ) -> Result<bool, Refused> {
         let mut all = self.linked.0.lock();
+        let first = !all.contains_key(&ino);
         let names = all.entry(ino).or_default();
         names.session = session.id;
-        dirs.into_iter().all(|dir| names.add(dir))
+        match dirs.into_iter().all(|dir| names.add(dir)) {
+            true => Ok(first),
+            false => Err(Refused::Errno(libc::EOPNOTSUPP)),
+        }
     }
 
     /// A name goes to another directory. Error: EOPNOTSUPP, it is one of a file with names in too many.

@@ -178,7 +178,12 @@ impl Direct {
             return Err(ELSEWHERE);
         }
         // First where its names are, then whether the kernel knows it: who breaks its hold has it the other way round.
-        if !self.note_linked(session, file.ino, [from, to]) || self.kernel_knows(file.ino) {
+        let first = self.note_linked(session, file.ino, [from, to])?;
+        if self.kernel_knows(file.ino) {
+            // Else he is about to look where its names are.
+            if first {
+                self.linked.forget(file.ino);
+            }
             return Err(ELSEWHERE);
         }
         volume.link(&self.context(session, read, 0), file.ino, to, new)?;
