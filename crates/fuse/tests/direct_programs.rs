@@ -77,7 +77,7 @@ fn set_by_path(path: &Path, set: &SetAttr) {
 }
 
 /// Mode, owner, group, and the times that were given.
-fn seen(path: &Path, set: &SetAttr) -> (u32, u32, u32, [Option<(i64, i64)>; 2]) {
+fn seen(path: &Path, set: &SetAttr) -> String {
     let stat = fs::metadata(path).unwrap();
     let given = |given, now, time| {
         let is_given = set.mask & given != 0 && set.mask & now == 0;
@@ -95,7 +95,8 @@ fn seen(path: &Path, set: &SetAttr) -> (u32, u32, u32, [Option<(i64, i64)>; 2]) 
             (stat.mtime(), stat.mtime_nsec()),
         ),
     ];
-    (stat.mode(), stat.uid(), stat.gid(), times)
+    let (uid, gid) = (stat.uid(), stat.gid());
+    format!("{:o} {uid}:{gid} {times:?}", stat.mode())
 }
 
 fn changes() -> Vec<SetAttr> {
