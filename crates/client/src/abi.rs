@@ -98,6 +98,9 @@ pub struct DirectBeginArg {
 /// DIRECT_BEGIN flag: what the session does belongs to the stream of the thread that begins it, whichever thread calls, and wherever it is then.
 pub const DIRECT_STAYS: u32 = 1;
 
+/// DIRECT_CALL flag: what is to be carried out does not wait as a rule, so it is tried by the thread that has taken the call.
+pub const DIRECT_SHORT: u32 = 1;
+
 /// Argument of the call that carries out an entry.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
@@ -114,8 +117,8 @@ pub struct DirectCallArg {
     pub position: u64,
     /// In: the descriptor of the directory, by which the call is made.
     pub directory: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// In: 0 or [`DIRECT_SHORT`].
+    pub flags: u32,
 }
 
 /// ATOMIC flag: from now on the descriptor's open is O_ATOMIC. Without it the call only tells the token.

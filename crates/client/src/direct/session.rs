@@ -264,14 +264,14 @@ impl Session {
         room: usize,
     ) -> io::Result<Did<(Asked<'_>, usize)>> {
         if self.waits.are_long() {
-            return self.call(self.dir.as_fd(), entry, parts, room);
+            return self.call_with(self.dir.as_fd(), abi::DIRECT_SHORT, entry, parts, room);
         }
         let begun = Instant::now();
         let (link, asked) = self.publish(entry, parts, room)?;
         let (mut result, mut bytes) = asked.wait(&|| self.alive())?;
         self.waits.note(begun.elapsed());
         if result == WOULD_WAIT {
-            link.call(self.dir.as_fd(), asked.position)?;
+            link.call(self.dir.as_fd(), asked.position, 0)?;
             (result, bytes) = asked.reply();
         }
         did(result, (asked, bytes.min(room)))
@@ -281,13 +281,25 @@ impl Session {
     pub fn call(
         &self,
         dir: BorrowedFd<'_>,
+        entry: Entry,
+        parts: &[&[u8]],
+        room: usize,
+    ) -> io::Result<Did<(Asked<'_>, usize)>> {
+        self.call_with(dir, 0, entry, parts, room)
+    }
+
+    /// `flags`: those of [`DirectCallArg`].
+    fn call_with(
+        &self,
+        dir: BorrowedFd<'_>,
+        flags: u32,
         mut entry: Entry,
         parts: &[&[u8]],
         room: usize,
     ) -> io::Result<Did<(Asked<'_>, usize)>> {
         entry.flags = BY_CALL;
         let (link, asked) = self.publish(entry, parts, room)?;
-        link.call(dir, asked.position)?;
+        link.call(dir, asked.position, flags)?;
         let (result, bytes) = asked.reply();
         did(result, (asked, bytes.min(room)))
     }
@@ -333,7 +345,7 @@ impl Session {
             ..Entry::default()
         };
         let asked = link.ring.ask(entry, &[], 0, &|| self.alive())?;
-        let thread = link.call(self.dir.as_fd(), asked.position)?;
+        let thread = link.call(self.dir.as_fd(), asked.position, 0)?;
         if asked.reply().0 != 0 {
             return Err(io::Error::from_raw_os_error(asked.reply().0));
         }
@@ -424,12 +436,13 @@ impl Link {
     }
 
     /// Returns how the daemon calls this thread.
-    fn call(&self, dir: BorrowedFd<'_>, position: u64) -> io::Result<u32> {
+    fn call(&self, dir: BorrowedFd<'_>, position: u64, flags: u32) -> io::Result<u32> {
         let mut arg = DirectCallArg {
             version: abi::VERSION,
             session: self.id,
             position,
             directory: dir.as_raw_fd() as u32,
+            flags,
             ..DirectCallArg::default()
         };
         ioctl(dir, abi::IOC_DIRECT_CALL, &mut arg)?;

@@ -1,7 +1,7 @@
 //! The way of a request, from top to bottom: which thread serves it (`may_block`, `is_long`) and whether that one may wait (`handle`,
 //! `handle_non_blocking`), the call, what has to be durable with it, and the reply. On whose behalf it runs its handler says
 //! (`Server::context`), since few need to know.
-use super::{Answer, Server, ioctl, notifier, status_dir};
+use super::{Answer, Server, direct, ioctl, notifier, status_dir};
 use crate::abi::{self, op};
 use crate::wire::{Errno, Handler, Reply, Request, StalePages};
 use ccfs_caller::procfs::Proc;
@@ -99,16 +99,17 @@ impl Server {
             }
             op::IOCTL => {
                 let arg = request.arg_and_rest::<abi::IoctlIn>();
-                arg.is_ok_and(|(arg, _)| self.ioctl_waits(arg.cmd))
+                arg.is_ok_and(|(arg, input)| self.ioctl_waits(arg.cmd, input))
             }
             _ => false,
         }
     }
 
-    fn ioctl_waits(&self, cmd: u32) -> bool {
+    fn ioctl_waits(&self, cmd: u32, input: &[u8]) -> bool {
         match cmd {
             cmd if ioctl::changes_flags(cmd) => true,
-            client::IOC_DIRECT_BEGIN | client::IOC_DIRECT_CALL => true,
+            client::IOC_DIRECT_CALL => !direct::is_said_to_be_short(input),
+            client::IOC_DIRECT_BEGIN => true,
             client::IOC_STATUS | client::IOC_TRACE | client::IOC_THAW => false,
             // What was posted comes first.
             _ if self.direct.is_active() => true,

@@ -5,12 +5,12 @@ use super::{Direct, Displaces, Server, Token, confined, count};
 use crate::rights;
 use crate::server::Answer;
 use crate::wire::{Errno, Request};
-use ccfs_client::abi::DirectCallArg;
+use ccfs_client::abi::{DIRECT_SHORT, DirectCallArg};
 use ccfs_client::direct::layout::{ASKED, DIRECTORY, FOR_LOCKS, NO_HANDLE, READING, WRITING, op};
 use ccfs_engine::{Ino, ROOT_INO, StreamId, SyncCall, Wait};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use zerocopy::IntoBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 /// Directories on the way to a session's first one.
 const DEPTH_MAX: usize = 4096;
@@ -27,14 +27,21 @@ impl Server {
         let (direct, header) = (&self.direct, &request.header);
         let session = direct.session(arg.session, header.uid)?;
         arg.thread = header.pid;
-        count(&direct.figures.calls, 1);
+        if arg.flags & !DIRECT_SHORT != 0 {
+            return Err(Errno(libc::EINVAL));
+        }
         let stream = session.place_of(header.pid, &self.callers).stream;
-        let read = direct.before_call(&session, stream, arg.position)?;
+        let read = direct.before_call(&session, stream, arg.position, request.wait)?;
         let before = direct.space_before();
         let mut done = self.carry_out_call(request, arg, &session, &read);
-        if done == Err(Refused::Errno(libc::ENOSPC)) && direct.gives_space_back(before) {
+        let is_full = done == Err(Refused::Errno(libc::ENOSPC));
+        if request.wait == Wait::Never && (is_full || done == Err(Refused::Errno(libc::EAGAIN))) {
+            return Err(Errno(libc::EAGAIN));
+        }
+        if is_full && direct.gives_space_back(before) {
             done = self.carry_out_call(request, arg, &session, &read);
         }
+        count(&direct.figures.calls, 1);
         answer(&session, &read, true, done);
         Ok(())
     }
@@ -47,6 +54,9 @@ impl Server {
         read: &Read,
     ) -> Result<Vec<u8>, Refused> {
         let (direct, header) = (&self.direct, &request.header);
+        if request.wait == Wait::Never && !is_short(read) {
+            return Err(Refused::Errno(libc::EAGAIN));
+        }
         match read.entry.op {
             op::THREAD => self.note_thread(session, header.pid),
             // The thread that calls, not one that the entry names.
@@ -66,10 +76,14 @@ impl Server {
                 }
             }
             _ => {
-                let mut consumer = session.lock(Wait::Allowed)?;
+                let mut consumer = session.lock(request.wait)?;
+                let volume = match request.wait {
+                    Wait::Never => direct.volume.non_blocking(),
+                    Wait::Allowed => &direct.volume,
+                };
                 match consumer.over {
                     true => Err(Refused::Errno(libc::EBADF)),
-                    false => direct.execute(session, &mut consumer, read, &direct.volume),
+                    false => direct.execute(session, &mut consumer, read, volume),
                 }
             }
         }
@@ -197,6 +211,20 @@ impl Server {
     }
 }
 
+/// An `IOC_DIRECT_CALL` that its caller says does not wait as a rule.
+pub fn is_said_to_be_short(input: &[u8]) -> bool {
+    DirectCallArg::read_from_bytes(input).is_ok_and(|arg| arg.flags & DIRECT_SHORT != 0)
+}
+
+/// It waits only where data has to be read, or for room.
+fn is_short(read: &Read) -> bool {
+    match read.entry.op {
+        op::THREAD | op::SYNC | op::NAME | op::PATH => false,
+        op::CREATE | op::MKDIR | op::LOOKUP => read.entry.h != NO_HANDLE,
+        _ => true,
+    }
+}
+
 impl Direct {
     /// The entry that a call is about; what comes before it is carried out.
     fn before_call(
@@ -204,10 +232,11 @@ impl Direct {
         session: &Arc<Session>,
         stream: StreamId,
         position: u64,
+        wait: Wait,
     ) -> Result<Read, Errno> {
-        self.drain_stream(stream, Wait::Allowed)?;
-        self.carry_out(session, Wait::Allowed)?;
-        if session.lock(Wait::Allowed)?.over {
+        self.drain_stream(stream, wait)?;
+        self.carry_out(session, wait)?;
+        if session.lock(wait)?.over {
             return Err(Errno(libc::EBADF));
         }
         let tail = session.tail();
