@@ -296,7 +296,10 @@ pub fn remove(path: &Path<'_>, is_dir: bool) -> Answer {
     let place = name(&mut tree, path)?;
     if is_dir {
         let below = tree.known_below(place.id, place.name.as_bytes());
-        place.dir.remove_dir(place.name)?;
+        match below.and_then(|below| tree.dir(below)) {
+            Some(below) => place.dir.remove_known_dir(place.name, &below)?,
+            None => place.dir.remove_dir(place.name)?,
+        }
         tree.touched(place.id);
         if let Some(below) = below {
             tree.removed(below);

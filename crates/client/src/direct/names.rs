@@ -34,6 +34,41 @@ impl Dir {
         Ok(())
     }
 
+    /// The same, of the directory that the caller knows to be there: it is not looked up, and nobody waits where it is known to be empty. Errors: as
+    /// rmdir(2).
+    pub fn remove_known_dir(&self, name: impl AsRef<Path>, known: &Dir) -> io::Result<()> {
+        let name = checked(name.as_ref())?;
+        let session = &self.0.session;
+        if Arc::ptr_eq(&self.0, &known.0) {
+            return fail(libc::EINVAL);
+        }
+        let _one = session.moves.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut way, mut removed) = (self.0.lock(), known.0.lock());
+        self.0.check_held(&mut way)?;
+        known.0.check_held(&mut removed)?;
+        let is_empty = removed.names().is_some_and(|names| names.is_empty());
+        if let Way::Held(dir) = &mut *way
+            && let Some(names) = &mut dir.names
+            && names.get(name) == Some(Kind::Dir)
+            && session.may_all()
+            && is_empty
+        {
+            let entry = Entry {
+                op: op::RMDIR,
+                h: dir.handle,
+                ..Entry::default()
+            };
+            if let Did::Done(()) = session.post(entry, &[name])? {
+                names.remove(name);
+                forget_names(Some(&mut removed));
+                return Ok(());
+            }
+        }
+        self.remove(&mut way, name, op::RMDIR)?;
+        forget_names(Some(&mut removed));
+        Ok(())
+    }
+
     /// The object that a name of a held directory leads to, if it is a directory that is open.
     fn live_dir(&self, way: &mut Way, name: &[u8]) -> Option<Arc<Node>> {
         let Ok(Did::Done((attr, ..))) = self.look_up(way, name, None, &mut []) else {

@@ -35,6 +35,10 @@ impl KnownNames {
         self.kinds.get(name).copied()
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.kinds.is_empty()
+    }
+
     /// False: there are too many.
     pub fn insert(&mut self, name: &[u8], kind: Kind) -> bool {
         if self.kinds.insert(name.into(), kind).is_none() {

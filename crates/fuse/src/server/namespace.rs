@@ -113,6 +113,7 @@ impl Server {
             self.volume.forget(ino, arg.nlookup);
             self.notifier.forgotten(&self.volume, ino);
             self.pages.forgotten(&self.volume, ino);
+            self.direct.note_forgets();
             return Ok(());
         }
         let (head, mut rest) = request.arg_and_rest::<abi::BatchForgetIn>()?;
@@ -130,6 +131,7 @@ impl Server {
                 Err(_) => self.status_dir.forget(one.nodeid, one.nlookup),
             }
         }
+        self.direct.note_forgets();
         Ok(())
     }
 

@@ -9,7 +9,7 @@ use ccfs_client::abi::{DIRECT_SHORT, DirectCallArg};
 use ccfs_client::direct::layout::{ASKED, DIRECTORY, FOR_LOCKS, NO_HANDLE, READING, WRITING, op};
 use ccfs_engine::{Ino, ROOT_INO, StreamId, SyncCall, Wait};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Directories on the way to a session's first one.
@@ -139,12 +139,14 @@ impl Server {
             direct.volume.forget(attr.ino, 1);
             broken?;
         }
+        // What is in it keeps the kernel from giving it up.
+        if attr.is_dir() && !direct.unknown_entries(session, &direct.volume, attr.ino)? {
+            return Err(Refused::Errno(libc::EBUSY));
+        }
         if direct.kernel_knows_unheld(attr.ino) && direct.notifier.prune(session.user.uid, attr.ino)
         {
-            let begun = Instant::now();
-            while direct.kernel_knows_unheld(attr.ino) && begun.elapsed() < FORGETS {
-                std::thread::sleep(FORGETS / 200);
-            }
+            let known = || direct.kernel_knows_unheld(attr.ino);
+            direct.forgets.wait_while(known, FORGETS);
         }
         let mut consumer = session.lock(Wait::Allowed)?;
         match consumer.over {

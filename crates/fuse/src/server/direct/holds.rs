@@ -229,6 +229,11 @@ impl Direct {
         }
     }
 
+    /// The kernel has given up what it did: its references are fewer by now.
+    pub fn note_forgets(&self) {
+        self.forgets.note();
+    }
+
     /// Somebody asks for the attributes of an inode, and so does not break its hold: they are those after what was posted. True: they change without
     /// the kernel's knowledge.
     pub fn is_changing(&self, ino: Ino, wait: Wait) -> Result<bool, Errno> {
@@ -277,7 +282,7 @@ impl Direct {
 
     /// If it is a directory: the kernel knows nothing that is in it, can get to know nothing of it by another name, and would not refuse to have it
     /// removed.
-    fn unknown_entries(
+    pub fn unknown_entries(
         &self,
         session: &Session,
         volume: &Calls,

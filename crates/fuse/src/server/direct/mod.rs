@@ -37,6 +37,7 @@ mod checks;
 mod confined;
 mod execute;
 mod failures;
+mod forgets;
 mod holds;
 #[cfg(all(test, feature = "shuttle"))]
 mod interleavings;
@@ -45,6 +46,7 @@ mod names;
 mod session;
 mod thread;
 
+use self::forgets::Forgets;
 use super::notifier::Notifier;
 use super::{Answer, Server};
 use crate::wire::{Errno, Request};
@@ -103,6 +105,7 @@ pub struct Direct {
     linked: Linked,
     /// References of the kernel to inodes that are held.
     known: AtomicUsize,
+    forgets: Forgets,
     /// Held by who gives back what was promised.
     giving: Mutex<()>,
     /// How often that was done.
@@ -175,6 +178,7 @@ impl Direct {
             holds: Mutex::default(),
             linked: Linked::default(),
             known: AtomicUsize::new(0),
+            forgets: Forgets::default(),
             giving: Mutex::default(),
             given_back: AtomicU64::new(0),
             short_until: Mutex::default(),
