@@ -186,9 +186,13 @@ impl On<'_> {
             return elsewhere;
         }
         self.settle(source, &mut from)?;
-        let mut data = vec![0; len.min(COPY) as usize];
-        let n = self.read_at(source, &mut data, from.offset)?;
-        target.write_at(&data[..n], into.offset)?;
+        let left = |attr: Attr| attr.size.saturating_sub(from.offset);
+        let len = len.min(COPY).min(self.found().map_or(COPY, left));
+        let n = self.state.with_buffer(len as usize, |data| {
+            let n = self.read_at(source, data, from.offset)?;
+            target.write_at(&data[..n], into.offset)?;
+            Ok::<usize, Stop>(n)
+        })?;
         from.offset += n as u64;
         into.offset += n as u64;
         Ok(n as i64)

@@ -204,14 +204,17 @@ fn open_file(
     let only_reads = how.read && !how.write && !how.truncate;
     let changes = state.changes.load(Relaxed);
     let quiet = only_reads && !state.table.has_writers();
-    let mut head = vec![0; if quiet { HEAD } else { 0 }];
-    let opened = dir.open_with(OsStr::from_bytes(name), how, &mut head)?;
+    let room = if quiet { HEAD } else { 0 };
+    let (opened, head) = state.with_buffer(room, |head| {
+        let opened = dir.open_with(OsStr::from_bytes(name), how, head)?;
+        let head = head[..opened.read].to_vec();
+        Ok::<_, Stop>((opened, head))
+    })?;
     match opened.made {
         true => state.tree().touched(id),
         false if !only_reads => drop(state.changes.fetch_add(1, Relaxed)),
         false => {}
     }
-    head.truncate(opened.read);
     let found = match opened.attr {
         Some(attr) if quiet => Some(Found {
             attr,

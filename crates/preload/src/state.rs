@@ -19,6 +19,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub struct State {
     pub table: Table,
     tree: Mutex<Tree>,
+    /// Room for a file's bytes on their way.
+    buffer: Mutex<Vec<u8>>,
     /// Open for nothing: who misses a call is told so.
     placeholder: OwnedFd,
     /// Counts what may change a file that somebody has open here.
@@ -47,6 +49,7 @@ impl State {
         let made = Box::into_raw(Box::new(State {
             table: Table::default(),
             tree: Mutex::default(),
+            buffer: Mutex::default(),
             placeholder,
             changes: AtomicU64::new(0),
         }));
@@ -63,6 +66,19 @@ impl State {
 
     pub fn tree(&self) -> MutexGuard<'_, Tree> {
         self.tree.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does something with room for so many bytes, whose content is anything.
+    pub fn with_buffer<T>(&self, len: usize, work: impl FnOnce(&mut [u8]) -> T) -> T {
+        match self.buffer.try_lock() {
+            Ok(mut buffer) => {
+                if buffer.len() < len {
+                    buffer.resize(len, 0);
+                }
+                work(&mut buffer[..len])
+            }
+            Err(_) => work(&mut vec![0; len]),
+        }
     }
 
     /// A descriptor for something that is opened here. Errors: EMFILE.
