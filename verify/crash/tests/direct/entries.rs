@@ -118,46 +118,8 @@ pub fn entry_of(session: &mut Session, tree: &Tree, op: &Op, rng: &mut Rng) -> O
             };
             Some(plain(entry, vec![data.to_vec()], true, vec![*node]))
         }
-        Op::SetAttr { node, set } => {
-            let h = *session.handles.get(node)?;
-            if let Some(size) = set.size {
-                let entry = Entry {
-                    op: op::TRUNCATE,
-                    h,
-                    a: size,
-                    ..Entry::default()
-                };
-                return Some(plain(entry, Vec::new(), true, vec![*node]));
-            }
-            let entry = Entry {
-                op: op::SETATTR,
-                h,
-                ..Entry::default()
-            };
-            // An access list changes with the mode, and may find no room.
-            let listed = tree.get(*node).is_ok_and(|n| !n.xattrs.is_empty());
-            let post = set.mode.is_none() || !listed;
-            let bytes = attributes(set).as_bytes().to_vec();
-            Some(plain(entry, vec![bytes], post, vec![*node]))
-        }
-        Op::Link { node, parent, name } => {
-            let mut dirs = tree.nodes.iter();
-            let (from, old) = dirs.find_map(|(dir, n)| {
-                let held = session.handles.contains_key(dir);
-                let mut entries = n.entries.iter().filter(|_| held);
-                let found = entries.find(|(_, child)| *child == node)?;
-                Some((*dir, found.0.to_vec()))
-            })?;
-            let entry = Entry {
-                op: op::LINK,
-                h: *session.handles.get(&from)?,
-                h2: *session.handles.get(parent)?,
-                b: old.len() as u64,
-                ..Entry::default()
-            };
-            let parts = vec![old, name.to_vec()];
-            Some(plain(entry, parts, false, vec![from, *parent]))
-        }
+        Op::SetAttr { node, set } => attributes_of(session, tree, *node, set),
+        Op::Link { node, parent, name } => link(session, tree, *node, *parent, name),
         Op::Symlink {
             parent,
             name,
@@ -175,6 +137,55 @@ pub fn entry_of(session: &mut Session, tree: &Tree, op: &Op, rng: &mut Rng) -> O
         }
         _ => None,
     }
+}
+
+fn attributes_of(session: &Session, tree: &Tree, node: NodeId, set: &Set) -> Option<Wanted> {
+    let h = *session.handles.get(&node)?;
+    if let Some(size) = set.size {
+        let entry = Entry {
+            op: op::TRUNCATE,
+            h,
+            a: size,
+            ..Entry::default()
+        };
+        return Some(plain(entry, Vec::new(), true, vec![node]));
+    }
+    let entry = Entry {
+        op: op::SETATTR,
+        h,
+        ..Entry::default()
+    };
+    // An access list changes with the mode, and may find no room.
+    let listed = tree.get(node).is_ok_and(|n| !n.xattrs.is_empty());
+    let post = set.mode.is_none() || !listed;
+    let bytes = attributes(set).as_bytes().to_vec();
+    Some(plain(entry, vec![bytes], post, vec![node]))
+}
+
+/// By a name of the file in a directory of which the session has a handle.
+fn link(
+    session: &Session,
+    tree: &Tree,
+    node: NodeId,
+    parent: NodeId,
+    name: &[u8],
+) -> Option<Wanted> {
+    let mut dirs = tree.nodes.iter();
+    let (from, old) = dirs.find_map(|(dir, n)| {
+        let held = session.handles.contains_key(dir);
+        let mut entries = n.entries.iter().filter(|_| held);
+        let found = entries.find(|(_, child)| **child == node)?;
+        Some((*dir, found.0.to_vec()))
+    })?;
+    let entry = Entry {
+        op: op::LINK,
+        h: *session.handles.get(&from)?,
+        h2: *session.handles.get(&parent)?,
+        b: old.len() as u64,
+        ..Entry::default()
+    };
+    let parts = vec![old, name.to_vec()];
+    Some(plain(entry, parts, false, vec![from, parent]))
 }
 
 /// What chmod, chown and utimens set.
