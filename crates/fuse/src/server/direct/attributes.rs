@@ -1,8 +1,7 @@
 //! Attributes: what a program is told of an inode, and what it sets.
 use super::Direct;
 use super::checks::Rights;
-use super::execute::Executed;
-use super::session::{Read, Refused, Session};
+use super::session::{Executed, Read, Refused, Session};
 use crate::rights;
 use crate::wire::Errno;
 use ccfs_client::direct::layout::{self, Attr, PLAIN, set};

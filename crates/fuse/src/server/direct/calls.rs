@@ -1,6 +1,6 @@
 //! Entries that are carried out by a system call of the program: they wait, or the kernel knows their directory.
-use super::execute::{Opened, answer};
-use super::session::{Read, Refused, Role, Session, read_at};
+use super::execute::answer;
+use super::session::{Opened, Read, Refused, Role, Session, read_at};
 use super::{Direct, Displaces, Server, Token, confined, count};
 use crate::rights;
 use crate::server::Answer;

@@ -1,5 +1,5 @@
 //! Entries become operations of the engine.
-use super::session::{Consumer, Handle, Read, Refused, Session};
+use super::session::{Consumer, Executed, Handle, Opened, Read, Refused, Session};
 use super::{Direct, count};
 use crate::rights;
 use crate::server::serve::on_nobodys_behalf;
@@ -15,18 +15,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zerocopy::IntoBytes;
-
-pub type Executed = Result<Vec<u8>, Refused>;
-
-/// What a program gets a handle of.
-pub struct Opened {
-    pub number: u32,
-    pub ino: Ino,
-    /// `layout::READING`, `layout::WRITING`.
-    pub access: u32,
-    /// It was just born in a directory that the session holds.
-    pub newborn: bool,
-}
 
 /// Its program is told how far entries are carried out whenever they have taken such a part of the ring, or of what they may cost.
 const PART: u64 = 8;

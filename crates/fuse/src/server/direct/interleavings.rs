@@ -6,8 +6,7 @@
 //!
 //! `make shuttle` runs this; CCFS_SHUTTLE is the number of schedules of each scenario.
 use super::confined::{self, User};
-use super::execute::Opened;
-use super::session::{Role, Session};
+use super::session::{Opened, Role, Session};
 use super::{Allowed, Direct, thread};
 use crate::rights;
 use crate::server::notifier::Notifier;

@@ -1,8 +1,7 @@
 //! Names: what is made, found, removed, renamed and listed in the directories that a session holds.
 use super::Direct;
 use super::checks::Rights;
-use super::execute::{Executed, Opened};
-use super::session::{Consumer, Read, Refused, Session};
+use super::session::{Consumer, Executed, Opened, Read, Refused, Session};
 use crate::rights;
 use crate::wire::Errno;
 use ccfs_client::direct::layout::{
