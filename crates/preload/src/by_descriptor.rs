@@ -5,6 +5,7 @@ use crate::count::Reason;
 use crate::descriptors;
 use crate::files::{At, On, buffers, one_buffer};
 use crate::mounts::mounts;
+use crate::real;
 use crate::region::Region;
 use crate::state::State;
 
@@ -22,11 +23,22 @@ pub fn call(region: &Region, call: &Call) -> Answer {
     if !region.direct.has(a as i32) {
         return match number {
             // The program does not know of it.
-            libc::SYS_close => Err(Stop::Errno(libc::EBADF)),
-            _ => descriptors::sync_is_ignored(a as i32),
+            libc::SYS_close if region.own.has(a as i32) => Err(Stop::Errno(libc::EBADF)),
+            number if mounts().ignore_fsync && is_sync(number) => {
+                descriptors::sync_is_ignored(a as i32)
+            }
+            libc::SYS_ioctl if passes_descriptors(b as u32) => {
+                real::all(Reason::Passed, false);
+                Err(Stop::Kernel)
+            }
+            // It became the kernel's while this thread waited.
+            _ => Err(Stop::Kernel),
         };
     }
     let on = stands_for(a)?;
+    if on.open.is_path() && !is_of_paths(number, b) {
+        return Err(Stop::Errno(libc::EBADF));
+    }
     match number {
         libc::SYS_read => on.read(&one_buffer(b, c)?, At::Position),
         libc::SYS_write => on.write(&one_buffer(b, c)?, At::Position),
@@ -41,8 +53,6 @@ pub fn call(region: &Region, call: &Call) -> Answer {
         libc::SYS_ftruncate => on.truncate(b as i64),
         libc::SYS_sync_file_range if mounts().ignore_fsync => Ok(0),
         libc::SYS_sync_file_range => on.leave(Reason::Control),
-        libc::SYS_fsync | libc::SYS_fdatasync if mounts().ignore_fsync => Ok(0),
-        libc::SYS_fsync | libc::SYS_fdatasync => on.sync(),
         libc::SYS_fcntl => descriptors::control(&on, a as i32, b, c),
         libc::SYS_ioctl => match b as u32 {
             // It is no terminal, and no file of another one's content.
@@ -66,6 +76,60 @@ pub fn call(region: &Region, call: &Call) -> Answer {
         libc::SYS_fstatfs => descriptors::fstatfs(&on, b),
         _ => on.leave(Reason::Control),
     }
+}
+
+/// Calls on a descriptor that names something only (O_PATH).
+fn is_of_paths(number: i64, command: u64) -> bool {
+    const COMMANDS: [i32; 5] = [
+        libc::F_GETFL,
+        libc::F_GETFD,
+        libc::F_SETFD,
+        libc::F_DUPFD,
+        libc::F_DUPFD_CLOEXEC,
+    ];
+    match number {
+        libc::SYS_fstat | libc::SYS_fstatfs | libc::SYS_close | libc::SYS_dup => true,
+        libc::SYS_fcntl => COMMANDS.contains(&(command as i32)),
+        _ => false,
+    }
+}
+
+/// It waits for nothing that others hold: they go on meanwhile.
+pub fn sync(fd: i32) -> Answer {
+    if mounts().ignore_fsync {
+        return Ok(0);
+    }
+    stands_for(fd as u64)?.sync()
+}
+
+/// Calls that eatmydata makes nothing of, too.
+pub fn is_sync(number: i64) -> bool {
+    matches!(
+        number,
+        libc::SYS_fsync | libc::SYS_fdatasync | libc::SYS_sync_file_range
+    )
+}
+
+/// An ioctl(2) that names another descriptor.
+pub fn passes_descriptors(command: u32) -> bool {
+    const FICLONERANGE: u32 = 0x4020_940d;
+    const FIDEDUPERANGE: u32 = 0xc018_9436;
+    const EXT4_IOC_MOVE_EXT: u32 = 0xc028_660f;
+    const LOOP_SET_FD: u32 = 0x4c00;
+    const LOOP_CHANGE_FD: u32 = 0x4c06;
+    const LOOP_CONFIGURE: u32 = 0x4c0a;
+    /// The kind of those of ccfs.
+    const OURS: u32 = 0xcc;
+    matches!(
+        command,
+        FICLONE
+            | FICLONERANGE
+            | FIDEDUPERANGE
+            | EXT4_IOC_MOVE_EXT
+            | LOOP_SET_FD
+            | LOOP_CHANGE_FD
+            | LOOP_CONFIGURE
+    ) || command >> 8 & 0xff == OURS
 }
 
 const TCGETS: u32 = 0x5401;

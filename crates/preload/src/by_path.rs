@@ -49,11 +49,15 @@ fn dirs_of(number: i64) -> &'static [usize] {
 }
 
 /// By names of /proc and /dev the kernel gets to descriptors.
-fn leave_links_of_processes(call: &Call) {
+pub fn leave_links_of_processes(call: &Call) {
     let Some(at) = path_argument(call) else {
         return;
     };
-    let leads = |path: &[u8]| path.starts_with(b"/proc/") || path.starts_with(b"/dev/");
+    let leads = |path: &[u8]| {
+        let slashes = path.iter().take_while(|b| **b == b'/').count();
+        let path = &path[slashes.saturating_sub(1)..];
+        path.starts_with(b"/proc/") || path.starts_with(b"/dev/")
+    };
     if region().is_some_and(|r| r.open.load(Relaxed) != 0) && program::path(at).is_ok_and(leads) {
         real::all(Reason::Uncertain, false);
     }
@@ -64,6 +68,8 @@ fn path_argument(call: &Call) -> Option<u64> {
     match number {
         libc::SYS_symlink => Some(call.args[1]),
         libc::SYS_symlinkat => Some(call.args[2]),
+        libc::SYS_renameat | libc::SYS_renameat2 | libc::SYS_linkat => Some(call.args[1]),
+        libc::SYS_inotify_add_watch => Some(call.args[1]),
         _ if dirs_of(number).is_empty() => Some(call.args[0]),
         _ => Some(call.args[1]),
     }
@@ -121,7 +127,7 @@ fn attributes(call: &Call) -> Answer {
     let [a, b, c, d, e, _] = call.args;
     let at = Path::of;
     let nofollow = |flags: u64| flags as i32 & libc::AT_SYMLINK_NOFOLLOW != 0;
-    let empty = |address: u64| address != 0 && program::path(address).is_ok_and(<[u8]>::is_empty);
+    let empty = |address: u64| address == 0 || program::path(address).is_ok_and(<[u8]>::is_empty);
     match call.rax as i64 {
         libc::SYS_stat => paths::stat(&at(CWD, a)?, b, true),
         libc::SYS_lstat => paths::stat(&at(CWD, a)?, b, false),
@@ -130,10 +136,10 @@ fn attributes(call: &Call) -> Answer {
                 d,
                 libc::AT_EMPTY_PATH | libc::AT_SYMLINK_NOFOLLOW | libc::AT_NO_AUTOMOUNT,
             )?;
-            if d as i32 & libc::AT_EMPTY_PATH == 0 {
-                return Err(Stop::Errno(libc::ENOENT));
+            match d as i32 & libc::AT_EMPTY_PATH {
+                0 => Err(Stop::Kernel),
+                _ => stands_for(a)?.stat(c),
             }
-            stands_for(a)?.stat(c)
         }
         libc::SYS_newfstatat => {
             only(
@@ -149,7 +155,7 @@ fn attributes(call: &Call) -> Answer {
             only(c, SYNC | NAMED | libc::AT_EMPTY_PATH)?;
             match empty(b) {
                 true if c as i32 & libc::AT_EMPTY_PATH != 0 => stands_for(a)?.statx(e),
-                true => Err(Stop::Errno(libc::ENOENT)),
+                true => Err(Stop::Kernel),
                 false => paths::statx(&at(a, b)?, e, !nofollow(c)),
             }
         }

@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 const VM: u64 = libc::CLONE_VM as u64;
 const VFORK: u64 = libc::CLONE_VFORK as u64;
+const FS: u64 = libc::CLONE_FS as u64;
 const FILES: u64 = libc::CLONE_FILES as u64;
 const THREAD: u64 = libc::CLONE_THREAD as u64;
 
@@ -33,16 +34,18 @@ pub fn begin(region: &Region, call: &Call) -> Answer {
     if flags & FILES != 0 || flags & (VM | VFORK) == VM {
         return end();
     }
-    if flags & VM == 0 && stack == 0 {
-        return fork(region, call);
+    if flags & VM == 0 {
+        // Who shares the working directory can change it; on another stack this library cannot begin the child itself.
+        return match flags & FS == 0 && stack == 0 {
+            true => fork(region, call),
+            false => end(),
+        };
     }
     let _alone = region.gate.enter_alone();
     announce(region);
     real::all(Reason::Forked, false);
-    if flags & VM != 0 {
-        let pid = raw::numbers(libc::SYS_getpid, [])?;
-        thread::local().lent_by.set(pid as u32);
-    }
+    let pid = raw::numbers(libc::SYS_getpid, [])?;
+    thread::local().lent_by.set(pid as u32);
     Err(Stop::Kernel)
 }
 
@@ -77,12 +80,17 @@ fn fork(region: &Region, call: &Call) -> Answer {
     let _alone = region.gate.enter_alone();
     real::all(Reason::Forked, false);
     let handlers = region.handlers.load(Relaxed);
+    let own: Vec<i32> = region.own.all().collect();
     // No other thread may be in the middle of an allocation.
     let heap = region.heap.lock();
     let result = raw::make(call);
     drop(heap);
     if result == 0 {
         region.handlers.store(handlers, Relaxed);
+        // Its parent's: they would keep the daemon from seeing that the parent becomes another program.
+        for fd in own {
+            let _ = raw::numbers(libc::SYS_close, [fd.into()]);
+        }
     }
     Ok(result)
 }
@@ -98,10 +106,21 @@ pub fn become_another(region: &Region) -> Answer {
 pub fn end() -> Answer {
     let region = region().ok_or(Stop::Kernel)?;
     let _alone = region.gate.enter_alone();
-    real::all(Reason::Confined, false);
     region.off.store(1, SeqCst);
+    forget_all();
+    Err(Stop::Kernel)
+}
+
+/// umount(2): nothing of this library's is in the way.
+pub fn let_go(region: &Region) -> Answer {
+    let _alone = region.gate.enter_alone();
+    forget_all();
+    Err(Stop::Kernel)
+}
+
+fn forget_all() {
+    real::all(Reason::Confined, false);
     if let Some(state) = State::get() {
         drop(std::mem::take(&mut *state.tree()));
     }
-    Err(Stop::Kernel)
 }

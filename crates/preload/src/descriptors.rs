@@ -26,12 +26,19 @@ pub fn close(state: &State, fd: i32) -> Answer {
 /// dup(2), and fcntl(2) with F_DUPFD: another number for the same.
 pub fn duplicate(on: &On<'_>, lowest: i32, cloexec: bool) -> Answer {
     let moves = on.state.table.moves.lock();
-    let _moves = moves.unwrap_or_else(PoisonError::into_inner);
+    let moves = moves.unwrap_or_else(PoisonError::into_inner);
     if on.open.place().gone {
         return Err(Stop::Kernel);
     }
-    let fd = on.state.new_descriptor_from(lowest, cloexec)?;
-    Ok(on.state.give(fd, on.open.clone()))
+    match on.state.new_descriptor_from(lowest, cloexec) {
+        Ok(fd) => Ok(on.state.give(fd, on.open.clone())),
+        // The number is too large for this library.
+        Err(Stop::Kernel) => {
+            drop(moves);
+            on.leave(Reason::Control)
+        }
+        Err(e) => Err(e),
+    }
 }
 
 /// dup2(2) and dup3(2).
@@ -83,7 +90,7 @@ pub fn close_range(region: &Region, first: u64, last: u64, flags: u64) -> Answer
     }
     let mut from = first;
     let mut done = Ok(0);
-    for own in (0..DESCRIPTORS as u64).filter(|fd| region.own.has(*fd as i32)) {
+    for own in region.own.all().map(|fd| fd as u64) {
         if (from..=last).contains(&own) {
             if from < own {
                 let args = [from as i64, own as i64 - 1, flags as i64];
@@ -148,15 +155,16 @@ pub fn fstatfs(on: &On<'_>, to: u64) -> Answer {
     }
 }
 
-/// chdir(2) and fchdir(2), made here: who follows a path meanwhile must not keep the old one.
+/// chdir(2) and fchdir(2), made here, to know when it is done.
 pub fn change_directory(call: &Call) -> Answer {
     let state = State::get().ok_or(Stop::Kernel)?;
     if call.rax as i64 == libc::SYS_fchdir {
         real::descriptor(call.args[0] as i32, Reason::Control)?;
     }
-    let mut tree = state.tree();
-    tree.forget_cwd();
-    Ok(raw::make(call))
+    // Who looks meanwhile finds the old one or the new one; who looks later the new one. It may be on any file system: nothing is locked.
+    let result = raw::make(call);
+    state.tree().forget_cwd();
+    Ok(result)
 }
 
 /// umask(2): sessions have it, too.
@@ -192,8 +200,12 @@ pub fn leave_those_of(call: &Call, why: Reason) -> Answer {
                 }
             }
         }
-        libc::SYS_sendmsg => leave_passed(b)?,
+        libc::SYS_sendmsg => {
+            real::descriptor(a as i32, why)?;
+            leave_passed(b)?;
+        }
         libc::SYS_sendmmsg => {
+            real::descriptor(a as i32, why)?;
             for n in 0..c.min(1024) {
                 leave_passed(b + n * size_of::<libc::mmsghdr>() as u64)?;
             }

@@ -5,6 +5,7 @@ use crate::call::Call;
 use crate::count::{self, Reason};
 use crate::mounts::mounts;
 use crate::region::{Region, region};
+use crate::signals::Blocked;
 use crate::{
     by_descriptor, by_path, children, descriptors, process, program, real, signals, thread,
 };
@@ -92,6 +93,45 @@ const CALLS: &[(i64, Kind)] = &[
     (libc::SYS_open_tree, Kind::Needs(&[0], Reason::Control)),
     (libc::SYS_move_mount, Kind::Needs(&[0, 2], Reason::Control)),
     (libc::SYS_quotactl_fd, Kind::Needs(&[0], Reason::Control)),
+    // They are for other kinds of descriptors, and say so.
+    (libc::SYS_connect, Kind::Needs(&[0], Reason::Control)),
+    (libc::SYS_accept, Kind::Needs(&[0], Reason::Control)),
+    (libc::SYS_sendto, Kind::Needs(&[0], Reason::Control)),
+    (libc::SYS_recvfrom, Kind::Needs(&[0], Reason::Control)),
+    (libc::SYS_recvmsg, Kind::Needs(&[0], Reason::Control)),
+    (libc::SYS_shutdown, Kind::Needs(&[0], Reason::Control)),
+    (libc::SYS_bind, Kind::Needs(&[0], Reason::Control)),
+    (libc::SYS_listen, Kind::Needs(&[0], Reason::Control)),
+    (libc::SYS_getsockname, Kind::Needs(&[0], Reason::Control)),
+    (libc::SYS_getpeername, Kind::Needs(&[0], Reason::Control)),
+    (libc::SYS_setsockopt, Kind::Needs(&[0], Reason::Control)),
+    (libc::SYS_getsockopt, Kind::Needs(&[0], Reason::Control)),
+    (libc::SYS_accept4, Kind::Needs(&[0], Reason::Control)),
+    (libc::SYS_recvmmsg, Kind::Needs(&[0], Reason::Control)),
+    (libc::SYS_signalfd, Kind::Needs(&[0], Reason::Control)),
+    (libc::SYS_signalfd4, Kind::Needs(&[0], Reason::Control)),
+    (libc::SYS_finit_module, Kind::Needs(&[0], Reason::Control)),
+    (
+        libc::SYS_kexec_file_load,
+        Kind::Needs(&[0, 1], Reason::Control),
+    ),
+    (libc::SYS_fspick, Kind::Needs(&[0], Reason::Control)),
+    (libc::SYS_fsconfig, Kind::Needs(&[0, 4], Reason::Control)),
+    (libc::SYS_mount_setattr, Kind::Needs(&[0], Reason::Control)),
+    (451, Kind::Needs(&[0], Reason::Control)), // cachestat
+    (463, Kind::Needs(&[0], Reason::Control)), // setxattrat
+    (464, Kind::Needs(&[0], Reason::Control)), // getxattrat
+    (465, Kind::Needs(&[0], Reason::Control)), // listxattrat
+    (466, Kind::Needs(&[0], Reason::Control)), // removexattrat
+    (467, Kind::Needs(&[0], Reason::Control)), // open_tree_attr
+    (468, Kind::Needs(&[0], Reason::Control)), // file_getattr
+    (469, Kind::Needs(&[0], Reason::Control)), // file_setattr
+    // These may find descriptors of this process in memory, or by number.
+    (libc::SYS_landlock_add_rule, Kind::Any(Reason::Control)),
+    (libc::SYS_kcmp, Kind::Any(Reason::Control)),
+    (libc::SYS_pidfd_getfd, Kind::Any(Reason::Passed)),
+    (libc::SYS_bpf, Kind::Any(Reason::Control)),
+    (libc::SYS_perf_event_open, Kind::Any(Reason::Control)),
     (libc::SYS_poll, Kind::Any(Reason::Watched)),
     (libc::SYS_ppoll, Kind::Any(Reason::Watched)),
     (libc::SYS_select, Kind::Any(Reason::Watched)),
@@ -130,6 +170,14 @@ const CALLS: &[(i64, Kind)] = &[
     (libc::SYS_lchown, Kind::Path),
     (libc::SYS_fchownat, Kind::Path),
     (libc::SYS_utimensat, Kind::Path),
+    // By what /proc shows of this process they reach descriptors.
+    (libc::SYS_truncate, Kind::Path),
+    (libc::SYS_utime, Kind::Path),
+    (libc::SYS_utimes, Kind::Path),
+    (libc::SYS_mknod, Kind::Path),
+    (libc::SYS_statfs, Kind::Path),
+    (libc::SYS_inotify_add_watch, Kind::Path),
+    (libc::SYS_mount, Kind::Path),
     (libc::SYS_getxattr, Kind::Path),
     (libc::SYS_lgetxattr, Kind::Path),
     (libc::SYS_setxattr, Kind::Path),
@@ -138,6 +186,13 @@ const CALLS: &[(i64, Kind)] = &[
     (libc::SYS_lremovexattr, Kind::Path),
     (libc::SYS_listxattr, Kind::Path),
     (libc::SYS_llistxattr, Kind::Path),
+    // After a child was begun by vfork(2) its parent makes one of these.
+    (libc::SYS_munmap, Kind::Process),
+    (libc::SYS_rt_sigprocmask, Kind::Process),
+    (libc::SYS_wait4, Kind::Process),
+    (libc::SYS_waitid, Kind::Process),
+    (libc::SYS_exit, Kind::Process),
+    (libc::SYS_umount2, Kind::Process),
     (libc::SYS_chdir, Kind::Process),
     (libc::SYS_clone, Kind::Process),
     (libc::SYS_clone3, Kind::Process),
@@ -209,12 +264,16 @@ pub fn call(call: &mut Call) -> bool {
         return false;
     }
     let answer = thread::keep_errno(|| {
-        let blocked = signals::block(region);
-        local.inside.set(1);
-        let answer = within(region, kind, call);
-        local.inside.set(0);
-        signals::unblock(blocked);
-        answer
+        loop {
+            let blocked = signals::block(region);
+            local.inside.set(1);
+            let answer = within(region, kind, call, blocked);
+            local.inside.set(0);
+            signals::unblock(blocked);
+            if let Some(answer) = answer {
+                return answer;
+            }
+        }
     });
     let result = match answer {
         Ok(result) => result,
@@ -236,7 +295,10 @@ fn may_concern(region: &Region, kind: Kind, call: &Call) -> bool {
             let number = call.rax as i64;
             fd(0)
                 || number == libc::SYS_close && region.own.has(call.args[0] as i32)
-                || mounts().ignore_fsync && is_sync(number)
+                || mounts().ignore_fsync && by_descriptor::is_sync(number)
+                || number == libc::SYS_ioctl
+                    && region.open.load(Relaxed) != 0
+                    && by_descriptor::passes_descriptors(call.args[1] as u32)
         }
         Kind::Needs(args, _) => {
             let is_anonymous = || {
@@ -252,7 +314,12 @@ fn may_concern(region: &Region, kind: Kind, call: &Call) -> bool {
             }
             libc::SYS_close_range => !region.state.load(Relaxed).is_null(),
             libc::SYS_copy_file_range => fd(0) || fd(2),
-            libc::SYS_rt_sigaction => call.args[1] != 0 && region.handlers.load(Relaxed) == 0,
+            libc::SYS_rt_sigaction => signals::is_new_handler(region, call.args[0], call.args[1]),
+            libc::SYS_munmap
+            | libc::SYS_rt_sigprocmask
+            | libc::SYS_wait4
+            | libc::SYS_waitid
+            | libc::SYS_exit => thread::local().begins_child.get() != 0,
             libc::SYS_prctl => matches!(
                 call.args[0] as i32,
                 libc::PR_SET_NO_NEW_PRIVS | libc::PR_SET_SECCOMP
@@ -261,19 +328,12 @@ fn may_concern(region: &Region, kind: Kind, call: &Call) -> bool {
             libc::SYS_prlimit64 => {
                 call.args[1] == u64::from(libc::RLIMIT_FSIZE) && call.args[2] != 0
             }
-            libc::SYS_chdir | libc::SYS_fchdir | libc::SYS_umask => {
+            libc::SYS_chdir | libc::SYS_fchdir | libc::SYS_umask | libc::SYS_umount2 => {
                 !region.state.load(Relaxed).is_null()
             }
             _ => true,
         },
     }
-}
-
-fn is_sync(number: i64) -> bool {
-    matches!(
-        number,
-        libc::SYS_fsync | libc::SYS_fdatasync | libc::SYS_sync_file_range
-    )
 }
 
 /// Before there is anything here, only new directories and those that are listed are of interest.
@@ -300,21 +360,38 @@ fn path_may_concern(region: &Region, call: &Call) -> bool {
     leads_there && (flags.is_none() || region.listed.fetch_add(1, Relaxed) > 0)
 }
 
-fn within(region: &Region, kind: Kind, call: &Call) -> Answer {
+/// `None`: there is another handler of a signal now, which could interrupt the call.
+fn within(region: &Region, kind: Kind, call: &Call, blocked: Blocked) -> Option<Answer> {
     if kind == Kind::Process {
-        return process::call(region, call);
+        return Some(process::call(region, call));
     }
-    let _in = region.gate.enter();
-    match kind {
+    let inside = region.gate.enter();
+    if signals::are_more(region, blocked) {
+        return None;
+    }
+    if region.off.load(Relaxed) != 0 {
+        return Some(Err(Stop::Kernel));
+    }
+    Some(match kind {
+        Kind::On
+            if matches!(call.rax as i64, libc::SYS_fsync | libc::SYS_fdatasync)
+                && region.direct.has(call.args[0] as i32) =>
+        {
+            // It takes long; children can be begun meanwhile.
+            drop(inside);
+            by_descriptor::sync(call.args[0] as i32)
+        }
         Kind::On => by_descriptor::call(region, call),
         Kind::Path => by_path::call(call),
-        Kind::Needs(which, why) => {
-            for n in which {
-                real::descriptor(call.args[*n] as i32, why)?;
-            }
-            Err(Stop::Kernel)
-        }
+        Kind::Needs(which, why) => leave(call, which, why),
         Kind::Any(why) => descriptors::leave_those_of(call, why),
         Kind::Process => Err(Stop::Kernel),
+    })
+}
+
+fn leave(call: &Call, which: &[usize], why: Reason) -> Answer {
+    for n in which {
+        real::descriptor(call.args[*n] as i32, why)?;
     }
+    Err(Stop::Kernel)
 }

@@ -15,6 +15,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// Bytes that a call reads or writes at most (MAX_RW_COUNT).
 const MOST: u64 = 0x7fff_f000;
+/// Bytes of several buffers that are written at a time.
+const JOINED: u64 = 4 << 20;
 /// Bytes that are copied at a time.
 const COPY: u64 = 128 << 10;
 /// Buffers of a call at most (UIO_MAXIOV).
@@ -89,6 +91,7 @@ impl On<'_> {
                 if place.gone {
                     return Err(Stop::Kernel);
                 }
+                self.settle(file, &mut place)?;
                 let done = from(place.offset)?;
                 place.offset += done;
                 done
@@ -132,42 +135,44 @@ impl On<'_> {
         let data = match buffers {
             [] => &[][..],
             [(address, len)] => program::bytes(*address, *len)?,
+            // The kernel may write less as well.
             many => {
                 let mut all = Vec::new();
                 for (address, len) in many {
-                    all.extend_from_slice(program::bytes(*address, *len)?);
+                    let len = (*len).min(JOINED.saturating_sub(all.len() as u64));
+                    all.extend_from_slice(program::bytes(*address, len)?);
                 }
                 joined = all;
                 &joined
             }
         };
-        let to = |offset: u64| match append {
-            true => file.append(data),
-            false => file.write_at(data, offset),
-        };
-        match at {
+        let done = match at {
             At::Offset(offset) => {
                 let place = self.open.place();
                 if place.gone {
                     return Err(Stop::Kernel);
                 }
-                to(offset_of(offset)?)?;
+                put(file, data, offset_of(offset)?, append)?
             }
             At::Position => {
                 let mut place = self.open.place_mut();
                 if place.gone {
                     return Err(Stop::Kernel);
                 }
-                to(place.offset)?;
+                if !append {
+                    self.settle(file, &mut place)?;
+                }
+                let done = put(file, data, place.offset, append)?;
                 // After an append it is at the end, which is asked for if somebody wants to know.
                 match append {
                     true => place.after_append = true,
-                    false => place.offset += data.len() as u64,
+                    false => place.offset += done as u64,
                 }
+                done
             }
-        }
+        };
         self.left_behind();
-        Ok(data.len() as i64)
+        Ok(done as i64)
     }
 
     /// copy_file_range(2) from the positions of both, or from places that the program has. `Kernel`: one of them is not of this library's.
@@ -181,11 +186,22 @@ impl On<'_> {
             return elsewhere;
         }
         let (source, target) = (self.file()?, to.file()?);
-        let (mut from, mut into) = (self.open.place_mut(), to.open.place_mut());
+        // Two that copy in opposite directions lock in the same order.
+        let (mut from, mut into) = match Arc::as_ptr(&self.open) < Arc::as_ptr(&to.open) {
+            true => {
+                let from = self.open.place_mut();
+                (from, to.open.place_mut())
+            }
+            false => {
+                let into = to.open.place_mut();
+                (self.open.place_mut(), into)
+            }
+        };
         if from.gone || into.gone {
             return elsewhere;
         }
         self.settle(source, &mut from)?;
+        to.settle(target, &mut into)?;
         let left = |attr: Attr| attr.size.saturating_sub(from.offset);
         let len = len.min(COPY).min(self.found().map_or(COPY, left));
         let n = self.state.with_buffer(len as usize, |data| {
@@ -215,19 +231,25 @@ impl On<'_> {
             }
         };
         self.settle(file, &mut place)?;
-        let size = |found: Option<Attr>| -> Result<i64, Stop> {
+        let attr = |found: Option<Attr>| -> Result<Attr, Stop> {
             match found {
-                Some(attr) => Ok(attr.size as i64),
-                None => Ok(file.stat()?.size as i64),
+                Some(attr) => Ok(attr),
+                None => Ok(file.stat()?),
             }
         };
         let to = match whence as i32 {
             libc::SEEK_SET => Some(offset),
             libc::SEEK_CUR => (place.offset as i64).checked_add(offset),
-            libc::SEEK_END => size(self.found())?.checked_add(offset),
+            libc::SEEK_END => (attr(self.found())?.size as i64).checked_add(offset),
             // All of it is data, and a hole is at its end.
             libc::SEEK_DATA | libc::SEEK_HOLE => {
-                let size = size(self.found())?;
+                let attr = attr(self.found())?;
+                let size = attr.size as i64;
+                // Where there are holes is the kernel's to say.
+                if attr.blocks * 512 < attr.size {
+                    drop(place);
+                    return self.leave(Reason::Control);
+                }
                 if !(0..size).contains(&offset) {
                     return Err(Stop::Errno(libc::ENXIO));
                 }
@@ -287,10 +309,11 @@ impl On<'_> {
 
     pub fn truncate(&self, size: i64) -> Answer {
         let file = self.file()?;
-        let place = self.open.place();
+        let mut place = self.open.place_mut();
         if place.gone {
             return Err(Stop::Kernel);
         }
+        self.settle(file, &mut place)?;
         if size < 0 || !self.open.write {
             return Err(Stop::Errno(libc::EINVAL));
         }
@@ -303,6 +326,7 @@ impl On<'_> {
         if place.gone {
             return Err(Stop::Kernel);
         }
+        drop(place);
         match &self.open.what {
             What::File(file) => file.sync()?,
             What::Dir(dir, _) => dir.sync()?,
@@ -326,10 +350,17 @@ impl On<'_> {
         };
         match &self.open.what {
             What::File(file) => {
-                if !self.open.made {
-                    self.state.changes.fetch_add(1, Relaxed);
-                }
-                file.set_attr(what)?;
+                // Of one that was made for writing nobody has found anything.
+                let is_known = !(self.open.made && self.open.write);
+                let change = || {
+                    if is_known {
+                        self.state.changes.fetch_add(1, Relaxed);
+                    }
+                };
+                change();
+                let done = file.set_attr(what);
+                change();
+                done?;
             }
             What::Dir(dir, id) => {
                 let mut tree = self.state.tree();
@@ -406,9 +437,14 @@ impl On<'_> {
 
     /// F_GETFL and F_SETFL. `None`: it is neither.
     pub fn status_flags(&self, command: u64, argument: u64) -> Option<Answer> {
-        let place = self.open.place_mut();
+        let mut place = self.open.place_mut();
         if place.gone {
             return Some(Err(Stop::Kernel));
+        }
+        if let What::File(file) = &self.open.what
+            && let Err(e) = self.settle(file, &mut place)
+        {
+            return Some(Err(e));
         }
         match command as i32 {
             libc::F_GETFL => Some(Ok(self.open.flags().into())),
@@ -426,6 +462,27 @@ impl On<'_> {
             _ => None,
         }
     }
+}
+
+/// Writes all, or as much as there is room for: so many bytes.
+fn put(file: &File, data: &[u8], at: u64, append: bool) -> Result<usize, Stop> {
+    let mut done = 0;
+    while done < data.len() || data.is_empty() {
+        let part = &data[done..(done + COPY as usize).min(data.len())];
+        let put = match append {
+            true => file.append(part),
+            false => file.write_at(part, at + done as u64),
+        };
+        match put {
+            Ok(()) => done += part.len(),
+            Err(_) if done > 0 => break,
+            Err(e) => return Err(e.into()),
+        }
+        if data.is_empty() {
+            break;
+        }
+    }
+    Ok(done)
 }
 
 fn offset_of(offset: i64) -> Result<u64, Stop> {

@@ -9,6 +9,8 @@ pub struct Identity {
     /// st_dev.
     pub device: u64,
     pub ino: u64,
+    /// The mount by which it was found.
+    pub mount: u64,
 }
 
 /// Of what a path leads to; "": of the descriptor, or of the working directory.
@@ -18,10 +20,17 @@ pub fn of(fd: i32, path: &[u8]) -> Option<Identity> {
     if path.is_empty() {
         flags |= AtFlags::EMPTY_PATH;
     }
-    let stat = statx(borrowed(fd), path, flags, StatxFlags::INO).ok()?;
+    let stat = statx(
+        borrowed(fd),
+        path,
+        flags,
+        StatxFlags::INO | StatxFlags::MNT_ID,
+    )
+    .ok()?;
     Some(Identity {
         device: makedev(stat.stx_dev_major, stat.stx_dev_minor),
         ino: stat.stx_ino,
+        mount: stat.stx_mnt_id,
     })
 }
 

@@ -3,6 +3,8 @@ use crate::acl;
 use crate::answer::{Answer, Stop};
 use crate::attributes::{mode, owner, put_stat, put_statx, times};
 use crate::count::{self, Reason};
+use crate::identity::{self, Identity};
+use crate::mounts::mounts;
 use crate::program;
 use crate::real;
 use crate::region::region;
@@ -98,6 +100,9 @@ fn split(path: &[u8]) -> Option<(&[u8], &[u8])> {
 
 /// mkdir(2): it begins a session where the mount allows one.
 pub fn make_dir(path: &Path<'_>, bits: u64) -> Answer {
+    if !may_lead_there(path.bytes) {
+        return Err(Stop::Kernel);
+    }
     let state = State::make()?;
     let mut tree = state.tree();
     let bits = bits as u32;
@@ -115,12 +120,22 @@ pub fn make_dir(path: &Path<'_>, bits: u64) -> Answer {
         return Err(Stop::Kernel);
     };
     let (parent, name) = split(path.bytes).ok_or(Stop::Kernel)?;
-    let Some((dir, at)) = tree.known_dir(fd, parent) else {
-        return Err(Stop::Kernel);
-    };
+    drop(tree);
+    let at = known(fd, parent)?;
+    let mut tree = state.tree();
+    let (dir, at) = tree.known_dir(fd, parent, at).ok_or(Stop::Kernel)?;
     let (made, attr) = dir.make_dir_with_attr(OsStr::from_bytes(name), bits)?;
     tree.add_top(at, name, made, &attr);
     Ok(0)
+}
+
+/// A directory that the kernel knows, on a volume that may allow direct calls. Nothing is locked meanwhile: it may be on any file system.
+fn known(fd: i32, path: &[u8]) -> Result<Identity, Stop> {
+    let at = identity::of(fd, path).ok_or(Stop::Kernel)?;
+    match mounts().of_device(at.device).next() {
+        Some(_) => Ok(at),
+        None => Err(Stop::Kernel),
+    }
 }
 
 /// Flags with which open(2) is left to the kernel.
@@ -142,7 +157,10 @@ pub fn open(path: &Path<'_>, flags: i32, bits: u64) -> Answer {
     let found = tree.find(path.base, path.bytes);
     let Some(place) = found else {
         return match wants_dir {
-            true => take_dir(state, &mut tree, path, flags),
+            true => {
+                drop(tree);
+                take_dir(state, path, flags)
+            }
             false => Err(Stop::Kernel),
         };
     };
@@ -154,7 +172,7 @@ pub fn open(path: &Path<'_>, flags: i32, bits: u64) -> Answer {
         let id = tree.below(place.dir, name).ok_or(Stop::Kernel)?;
         return open_dir(state, &mut tree, id, flags);
     }
-    if flags & (libc::O_SYNC | libc::O_DSYNC) != 0 && !crate::mounts::mounts().ignore_fsync {
+    if flags & (libc::O_SYNC | libc::O_DSYNC) != 0 && !mounts().ignore_fsync {
         return Err(Stop::Kernel);
     }
     let dir = tree.dir(place.dir).ok_or(Stop::Kernel)?;
@@ -231,7 +249,13 @@ fn open_file(
         high_bits: opened.made.then_some(bits & 0o7000),
         found,
     };
-    state.register(number, What::File(opened.file), opening)
+    let made = opened.made;
+    let fd = state.register(number, What::File(opened.file), opening);
+    if !made && !only_reads {
+        // Who has opened it in between has not seen that somebody writes.
+        state.changes.fetch_add(1, Relaxed);
+    }
+    fd
 }
 
 fn open_dir(state: &State, tree: &mut Tree, id: Id, flags: i32) -> Answer {
@@ -263,24 +287,21 @@ fn may_read(attr: &Attr) -> bool {
 }
 
 /// A directory that the kernel may know is opened: by a program that reads trees, so it is taken.
-fn take_dir(state: &State, tree: &mut Tree, path: &Path<'_>, flags: i32) -> Answer {
+fn take_dir(state: &State, path: &Path<'_>, flags: i32) -> Answer {
     let Base::At(fd) = path.base else {
         return Err(Stop::Kernel);
     };
     let (parent, name) = split(path.bytes).ok_or(Stop::Kernel)?;
-    let at = tree.identity(fd, parent).ok_or(Stop::Kernel)?;
-    if crate::mounts::mounts()
-        .of_device(at.device)
-        .next()
-        .is_none()
-    {
+    if !may_lead_there(path.bytes) {
         return Err(Stop::Kernel);
     }
+    let at = known(fd, parent)?;
+    let mut tree = state.tree();
     let gives_up = tree.taking.refused > 8 + 2 * tree.taking.taken;
     if gives_up || flags & libc::O_PATH != 0 {
         return Err(Stop::Kernel);
     }
-    let (dir, at) = tree.known_dir(fd, parent).ok_or(Stop::Kernel)?;
+    let (dir, at) = tree.known_dir(fd, parent, at).ok_or(Stop::Kernel)?;
     let Ok(taken) = dir.take_dir(OsStr::from_bytes(name)) else {
         tree.taking.refused += 1;
         count::left(Reason::Known);
@@ -289,7 +310,12 @@ fn take_dir(state: &State, tree: &mut Tree, path: &Path<'_>, flags: i32) -> Answ
     tree.taking.taken += 1;
     let attr = taken.attr()?;
     let id = tree.add_top(at, name, taken, &attr);
-    open_dir(state, tree, id, flags)
+    open_dir(state, &mut tree, id, flags)
+}
+
+/// It is relative, or leads to a mount.
+fn may_lead_there(path: &[u8]) -> bool {
+    path.first() != Some(&b'/') || mounts().may_lead_there(path)
 }
 
 /// unlink(2), and rmdir(2).
@@ -362,6 +388,7 @@ pub fn symlink(target: u64, path: &Path<'_>) -> Answer {
     place
         .dir
         .symlink(std::path::Path::new(OsStr::from_bytes(target)), place.name)?;
+    state.tree().touched(place.id);
     Ok(0)
 }
 
@@ -474,14 +501,20 @@ fn set(path: &Path<'_>, what: &SetAttr) -> Answer {
     if let Some(below) = below {
         return tree.set_attr(below, what);
     }
-    state.changes.fetch_add(1, Relaxed);
+    drop(tree);
     if place.slash {
         return Err(Stop::Kernel);
     }
     // Open for nothing: what is changed takes no right to read or write it.
     match dir.open(OsStr::from_bytes(name), OpenOptions::default()) {
-        Ok(file) => file.set_attr(what)?,
+        Ok(file) => {
+            state.changes.fetch_add(1, Relaxed);
+            let done = file.set_attr(what);
+            state.changes.fetch_add(1, Relaxed);
+            done?;
+        }
         Err(e) if e.raw_os_error() == Some(libc::EISDIR) => {
+            let mut tree = state.tree();
             let below = tree.below(place.dir, name).ok_or(Stop::Kernel)?;
             tree.set_attr(below, what)?;
         }

@@ -22,8 +22,8 @@ pub struct Region {
     pub open: AtomicU32,
     /// Directories that were opened before there was any state.
     pub listed: AtomicU32,
-    /// The program has handlers of signals.
-    pub handlers: AtomicU32,
+    /// Signals for which the program has had handlers ([`crate::signals`]).
+    pub handlers: AtomicU64,
     pub heap: Lock,
     pub gate: Gate,
     /// Descriptors that this library stands for.
@@ -71,6 +71,12 @@ impl Bits {
     pub fn has(&self, fd: i32) -> bool {
         let word = usize::try_from(fd).ok().and_then(|fd| self.0.get(fd / 64));
         word.is_some_and(|word| word.load(Relaxed) >> (fd % 64) & 1 != 0)
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = i32> {
+        let words = self.0.iter().enumerate();
+        let set = words.filter(|(_, word)| word.load(Relaxed) != 0);
+        set.flat_map(|(n, _)| (n as i32 * 64..(n as i32 + 1) * 64).filter(|fd| self.has(*fd)))
     }
 
     /// Those that are too large are not noted.

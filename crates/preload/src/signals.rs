@@ -5,10 +5,10 @@ use crate::program;
 use crate::raw;
 use crate::region::Region;
 use std::ptr;
-use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::atomic::Ordering::{Acquire, SeqCst};
 
 /// Signals as the kernel has them: a bit for each, from 1 on.
-type Set = u64;
+pub type Set = u64;
 
 /// What the processor raises comes at once; to block it would end the program.
 const NEVER: [i32; 5] = [
@@ -19,19 +19,35 @@ const NEVER: [i32; 5] = [
     libc::SIGTRAP,
 ];
 
-/// Blocks all that can be, if there are handlers: what was blocked before.
-pub fn block(region: &Region) -> Option<Set> {
-    if region.handlers.load(Acquire) == 0 {
-        return None;
+/// Signals that are blocked for a call, and what was before.
+#[derive(Clone, Copy, Default)]
+pub struct Blocked {
+    set: Set,
+    before: Set,
+}
+
+/// Blocks those that have handlers. Others end the program, or do nothing.
+pub fn block(region: &Region) -> Blocked {
+    let set = region.handlers.load(Acquire);
+    Blocked {
+        set,
+        before: if set == 0 {
+            0
+        } else {
+            change(libc::SIG_BLOCK, set)
+        },
     }
-    let never = NEVER.iter().fold(0, |set, n| set | 1 << (n - 1));
-    Some(change(libc::SIG_BLOCK, !never))
+}
+
+/// A handler was installed meanwhile.
+pub fn are_more(region: &Region, blocked: Blocked) -> bool {
+    region.handlers.load(Acquire) != blocked.set
 }
 
 /// As it was before [`block`].
-pub fn unblock(before: Option<Set>) {
-    if let Some(before) = before {
-        change(libc::SIG_SETMASK, before);
+pub fn unblock(blocked: Blocked) {
+    if blocked.set != 0 {
+        change(libc::SIG_SETMASK, blocked.before);
     }
 }
 
@@ -50,13 +66,25 @@ fn change(how: i32, set: Set) -> Set {
     unsafe { ptr::read_volatile(&raw const before) }
 }
 
+/// A call sets a handler for a signal for which there was none.
+pub fn is_new_handler(region: &Region, number: u64, action: u64) -> bool {
+    action != 0 && region.handlers.load(Acquire) & bit(number) == 0
+}
+
 /// A handler is about to be installed: calls that are under way are waited for, since they can be interrupted.
-pub fn note_handler(region: &Region, action: u64) -> Answer {
+pub fn note_handler(region: &Region, number: u64, action: u64) -> Answer {
     // The first word of the kernel's struct sigaction.
     let handler: usize = program::read(action)?;
     if handler != libc::SIG_DFL && handler != libc::SIG_IGN {
         let _alone = region.gate.enter_alone();
-        region.handlers.store(1, Release);
+        region.handlers.fetch_or(bit(number), SeqCst);
     }
     Err(Stop::Kernel)
+}
+
+fn bit(number: u64) -> Set {
+    match number {
+        1..=64 if !NEVER.contains(&(number as i32)) => 1 << (number - 1),
+        _ => 0,
+    }
 }

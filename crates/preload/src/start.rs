@@ -33,7 +33,9 @@ extern "C" fn start() {
     if variable(ALL).is_some() {
         (0..entry::NUMBERS).for_each(entry::want);
     }
-    if !mounts().is_empty() && region().is_some() {
+    // Who has a limit of sizes is told of it by a signal, and partly written.
+    let sizes = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
+    if !mounts().is_empty() && region().is_some() && sizes.is_none() {
         ccfs_client::direct::keep_descriptors_from(mounts().lowest_own());
         ccfs_client::direct::set_descriptor_hook(note_own);
         dispatch::numbers().for_each(entry::want);

@@ -78,6 +78,9 @@ pub struct Tree {
     names: HashMap<Box<[u8]>, u32>,
     /// By st_dev. `None`: it allows no session.
     volumes: HashMap<u64, Option<Session>>,
+    /// The user, who was the same when the first session was begun.
+    user: u32,
+    may_all: bool,
     /// Of the working directory, if it is known.
     cwd: Option<Identity>,
     /// Those with attributes of files, the oldest first.
@@ -147,6 +150,8 @@ impl Tree {
             let next = parts.next();
             match (name, next) {
                 (b"..", _) => at = self.up(at)?,
+                // What ends in "." is the directory itself, which cannot be made or removed so.
+                (name, None) if ends_in_dot(path) => at = self.below(at, name)?,
                 (name, None) => {
                     return Some(Place {
                         dir: at,
@@ -199,6 +204,11 @@ impl Tree {
     /// A directory is held still; if not, what is in it becomes tops.
     fn check(&mut self, id: Id) -> Option<()> {
         let node = self.nodes.get_mut(&id)?;
+        let may_search =
+            self.may_all || node.found.uid == self.user && node.found.mode & 0o100 != 0;
+        if !may_search {
+            return None;
+        }
         if node.dir.is_direct() {
             self.next += 1;
             node.used = self.next;
@@ -236,13 +246,13 @@ impl Tree {
 
     /// A directory in a held one.
     pub fn add_below(&mut self, id: Id, name: &[u8], dir: Dir, attr: &Attr) -> Option<Id> {
-        let device = self.device(id)?;
-        Some(self.add(dir, device, attr, Up::Held(id), name))
+        let at = self.nodes.get(&id)?.at;
+        Some(self.add(dir, at, attr, Up::Held(id), name))
     }
 
     /// A held directory in one that the kernel knows.
     pub fn add_top(&mut self, parent: Identity, name: &[u8], dir: Dir, attr: &Attr) -> Id {
-        self.add(dir, parent.device, attr, Up::Known(parent), name)
+        self.add(dir, parent, attr, Up::Known(parent), name)
     }
 
     /// Its mode, owner and flags.
@@ -317,7 +327,8 @@ impl Tree {
         }
     }
 
-    fn add(&mut self, dir: Dir, device: u64, attr: &Attr, up: Up, name: &[u8]) -> Id {
+    fn add(&mut self, dir: Dir, near: Identity, attr: &Attr, up: Up, name: &[u8]) -> Id {
+        let Identity { device, mount, .. } = near;
         if self.nodes.len() >= MOST {
             self.forget_old();
         }
@@ -328,6 +339,7 @@ impl Tree {
             at: Identity {
                 device,
                 ino: attr.ino,
+                mount,
             },
             up,
             name: name.into(),
@@ -439,6 +451,7 @@ impl Tree {
         if let Some(id) = moved {
             self.unlink(id);
             if let Some(node) = self.nodes.get_mut(&id) {
+                node.exact = false;
                 node.up = Up::Held(to);
                 node.name = new_name.into();
             }
@@ -446,9 +459,9 @@ impl Tree {
         }
     }
 
-    /// Half of those that have nothing below them, and are found again by their names.
+    /// Half of those that have nothing below them. Where they are in held directories they are found again by their names.
     fn forget_old(&mut self) {
-        let is_leaf = |n: &Node| n.below.is_empty() && matches!(n.up, Up::Held(_));
+        let is_leaf = |n: &Node| n.below.is_empty();
         let leaves = self.nodes.iter().filter(|(_, n)| is_leaf(n));
         let mut old: Vec<_> = leaves.map(|(id, n)| (n.used, *id)).collect();
         old.sort_unstable();
@@ -463,15 +476,16 @@ impl Tree {
         if let Some(known) = self.volumes.get(&device) {
             return known.clone();
         }
+        let user = rustix::process::geteuid();
+        (self.user, self.may_all) = (user.as_raw(), user.is_root());
         let session = begin(device);
         self.volumes.insert(device, session.clone());
         session
     }
 
     /// A directory that the kernel knows and that may be written to, by a path; with what it is. `None`: it is on no volume that allows direct calls.
-    pub fn known_dir(&mut self, fd: i32, path: &[u8]) -> Option<(Dir, Identity)> {
-        let at = self.identity(fd, path)?;
-        mounts().of_device(at.device).next()?;
+    /// `at`: what it is.
+    pub fn known_dir(&mut self, fd: i32, path: &[u8], at: Identity) -> Option<(Dir, Identity)> {
         let session = self.session(at.device)?;
         let path = match path {
             b"" => b".",
@@ -485,15 +499,18 @@ impl Tree {
             .ok()?
             .f_flag
             .contains(StatVfsMountFlags::RDONLY);
-        let now = Identity {
-            device: stat.st_dev,
-            ino: stat.st_ino,
-        };
-        match now == at && !read_only {
+        let same = (stat.st_dev, stat.st_ino) == (at.device, at.ino);
+        match same && !read_only {
             true => Some((session.dir(&opened).ok()?, at)),
             false => None,
         }
     }
+}
+
+fn ends_in_dot(path: &[u8]) -> bool {
+    let end = path.iter().rposition(|b| *b != b'/').map_or(0, |at| at + 1);
+    let path = &path[..end];
+    path == b"." || path.ends_with(b"/.")
 }
 
 /// On the root of a mount: from there all of it can be reached.

@@ -68,10 +68,10 @@ impl File {
     /// The daemon carries the file's calls out, not the kernel.
     pub fn is_direct(&self) -> bool {
         match &*self.read() {
-            FileWay::Held(handle) => self
-                .taken
-                .as_ref()
-                .is_none_or(|gain| !self.session.is_broken(*handle) && self.gains(gain)),
+            FileWay::Held(handle) => {
+                let gains = self.taken.as_ref().is_none_or(|gain| self.gains(gain));
+                !self.session.is_broken(*handle) && gains
+            }
             FileWay::Mount(_) => false,
         }
     }
