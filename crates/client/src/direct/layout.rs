@@ -56,6 +56,8 @@ pub mod word {
     pub const USER: usize = 136;
     /// u32, daemon: 1, nothing is refused to the user.
     pub const MAY_ALL: usize = 140;
+    /// u32, daemon: the processor on which its thread was last, and one more. A program on the same one need not spin.
+    pub const PROCESSOR: usize = 144;
     /// u32, daemon, a futex: 1 while it sleeps.
     pub const SLEEPS: usize = 192;
     /// u32, daemon, a futex: counts what a waiting program may look at.

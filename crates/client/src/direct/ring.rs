@@ -4,7 +4,7 @@ use super::layout::{
     op, reply_at, word,
 };
 use super::memory::Memory;
-use super::sync::{Instant, Mutex, MutexGuard, wait, wake};
+use super::sync::{Instant, Mutex, MutexGuard, processor, wait, wake};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::PoisonError;
@@ -297,7 +297,12 @@ impl Ring {
 
     /// For what the daemon does at once.
     fn wait_for(&self, alive: Alive<'_>, there: impl Fn() -> bool) -> io::Result<()> {
-        for _ in 0..SPINS {
+        let mut spins = SPINS;
+        // What is to be waited for would wait for this thread.
+        if self.memory.u32(word::PROCESSOR).load(Relaxed) == processor() {
+            spins = 1;
+        }
+        for _ in 0..spins {
             if there() {
                 return Ok(());
             }

@@ -50,7 +50,7 @@ pub(super) struct Session {
 struct Waits(AtomicU64);
 
 /// What a system call for an entry takes at most, nanoseconds.
-const BY_CALL_TAKES: u64 = 30_000;
+const BY_CALL_TAKES: u64 = 60_000;
 
 impl Waits {
     /// A system call would be faster. It is found out again from time to time.

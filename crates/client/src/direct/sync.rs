@@ -7,12 +7,12 @@
 #[cfg(not(feature = "shuttle"))]
 pub use real::{
     AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Instant, Mutex, MutexGuard, point,
-    wait, wake,
+    processor, wait, wake,
 };
 #[cfg(feature = "shuttle")]
 pub use scheduled::{
     AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Instant, Mutex, MutexGuard, point,
-    wait, wake,
+    processor, wait, wake,
 };
 
 #[cfg(not(feature = "shuttle"))]
@@ -25,6 +25,11 @@ mod real {
 
     /// Others may do something here.
     pub fn point() {}
+
+    /// The processor on which this thread is, and one more.
+    pub fn processor() -> u32 {
+        rustix::thread::sched_getcpu() as u32 + 1
+    }
 
     /// Sleeps while the word has this value, at most for so long.
     pub fn wait(word: &AtomicU32, value: u32, most: Duration) {
@@ -88,6 +93,11 @@ mod scheduled {
     /// Others may do something here.
     pub fn point() {
         shuttle::thread::sleep(Duration::ZERO);
+    }
+
+    /// Where the scheduler decides nobody waits for a processor.
+    pub fn processor() -> u32 {
+        u32::MAX
     }
 
     macro_rules! scheduled {

@@ -7,7 +7,7 @@ use ccfs_client::direct::layout::{
     ALIGN, Entry, HANDLES, HEAD, LIMIT_MAX, NO_HANDLE, RING_BYTES, cost, op, reply_at, word,
 };
 use ccfs_client::direct::memory::Memory;
-use ccfs_client::direct::sync::{AtomicBool, AtomicU8, AtomicU64, wait, wake};
+use ccfs_client::direct::sync::{AtomicBool, AtomicU8, AtomicU64, processor, wait, wake};
 use ccfs_engine::sync::{Condvar, Mutex, MutexGuard};
 use ccfs_engine::{FastMap, Ino, Promise, StreamId, Volume, Wait};
 use std::sync::Arc;
@@ -420,6 +420,15 @@ impl Session {
             wait(sleeps, depth, most);
         }
         sleeps.store(0, Ordering::SeqCst);
+    }
+
+    /// Who waits for a reply is told where it comes from.
+    pub fn say_processor(&self) {
+        let word = self.memory.u32(word::PROCESSOR);
+        let now = processor();
+        if word.load(Ordering::Relaxed) != now {
+            word.store(now, Ordering::Relaxed);
+        }
     }
 
     /// Its program has ended, or become another one.

@@ -64,6 +64,7 @@ pub fn serve(direct: &Arc<Direct>, session: &Arc<Session>) {
             }
             head = session.head();
         }
+        session.say_processor();
         if session.is_pending() {
             dozed = 0;
             // Errors are the entries', but for a volume that is gone; the session is over then.
