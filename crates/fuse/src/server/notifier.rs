@@ -54,7 +54,7 @@ pub type Done = Box<dyn FnOnce() + Send>;
 enum Task {
     Name(Ino, Vec<u8>),
     /// An inode that the kernel gives up unless somebody uses it, and who waits for whether it has.
-    Prune(Ino, SyncSender<bool>),
+    Prune(Vec<Ino>, SyncSender<bool>),
     /// A name that was made, and its directory. First the name: that waits for a listing under way, which could bring the old pages back.
     Made(Ino, Vec<u8>),
     /// Attributes, size and pages of an inode that so many aborts have touched.
@@ -228,10 +228,13 @@ impl Notifier {
     }
 
     /// Has the kernel give an inode up, unless somebody uses it; its FORGET follows. False: somebody does, or the kernel is too old to be asked.
-    pub fn prune(&self, user: u32, ino: Ino) -> bool {
+    pub fn prune(&self, user: u32, inos: Vec<Ino>) -> bool {
+        let Some(&first) = inos.first() else {
+            return true;
+        };
         let (tell, told) = sync_channel(1);
-        let task = Task::Prune(ino, tell);
-        self.0.lanes.add(Key::Inode(ino), user, 0, task).is_ok()
+        let task = Task::Prune(inos, tell);
+        self.0.lanes.add(Key::Inode(first), user, 0, task).is_ok()
             && told.recv_timeout(TELL_WAIT).unwrap_or(false)
     }
 
@@ -395,8 +398,9 @@ impl Shared {
                 kernel.invalidate_entry(node_of(dir), &name);
                 self.told(self.hash_of(dir, &name));
             }
-            Task::Prune(ino, given_up) => {
-                let _ = given_up.send(kernel.prune(node_of(ino)));
+            Task::Prune(inos, given_up) => {
+                let nodes: Vec<_> = inos.into_iter().map(node_of).collect();
+                let _ = given_up.send(kernel.prune(&nodes));
             }
             Task::Made(dir, name) => {
                 kernel.invalidate_entry(node_of(dir), &name);

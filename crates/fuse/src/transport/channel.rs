@@ -144,15 +144,15 @@ impl Channel {
         let _ = self.notify(NOTIFY_INVAL_ENTRY, body.as_bytes(), &name);
     }
 
-    /// The kernel gives an inode up, unless somebody uses it: has it open, or something mounted on it. False: it does, or kernels of this age cannot be asked.
-    /// For a thread that serves no request.
-    pub fn prune(&self, nodeid: u64) -> bool {
+    /// The kernel gives inodes up, unless somebody uses one: has it open, or something mounted on it. False: it has one of them still, or kernels of this
+    /// age cannot be asked. For a thread that serves no request.
+    pub fn prune(&self, nodeids: &[u64]) -> bool {
         let body = PruneOut {
-            count: 1,
+            count: nodeids.len() as u32,
             ..PruneOut::default()
         };
-        let asked = self.notify(NOTIFY_PRUNE, body.as_bytes(), nodeid.as_bytes());
-        asked.is_ok() && !self.has_inode(nodeid)
+        let asked = self.notify(NOTIFY_PRUNE, body.as_bytes(), nodeids.as_bytes());
+        asked.is_ok() && !nodeids.iter().any(|nodeid| self.has_inode(*nodeid))
     }
 
     /// The kernel believes a file to be at least as long as to the end of these bytes, which it takes for the file's at `offset`. For a thread

@@ -1,5 +1,6 @@
 //! Entries that are carried out by a system call of the program: they wait, or the kernel knows their directory.
 use super::execute::answer;
+use super::holds::Entries;
 use super::session::{Opened, Read, Refused, Role, Session, read_at};
 use super::{Direct, Displaces, Server, Token, confined, count};
 use crate::rights;
@@ -14,6 +15,10 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// Directories on the way to a session's first one.
 const DEPTH_MAX: usize = 4096;
+/// Entries of a directory of files for which it is worth it to have the kernel give them up.
+const WORTH: usize = 64;
+/// Entries of a directory that the kernel is asked to give up at a time.
+const PRUNED_MAX: usize = 1024;
 /// How long it may take until the daemon hears that the kernel has given a file up.
 const FORGETS: Duration = Duration::from_millis(20);
 
@@ -140,13 +145,15 @@ impl Server {
             broken?;
         }
         // What is in it keeps the kernel from giving it up.
-        if attr.is_dir() && !direct.unknown_entries(session, &direct.volume, attr.ino)? {
-            return Err(Refused::Errno(libc::EBUSY));
+        if attr.is_dir() {
+            let known = direct.entries_to_give_up(session, attr.ino)?;
+            let known = known.ok_or(Refused::Errno(libc::EBUSY))?;
+            if !direct.have_given_up(session, known) {
+                return Err(Refused::Errno(libc::EBUSY));
+            }
         }
-        if direct.kernel_knows_unheld(attr.ino) && direct.notifier.prune(session.user.uid, attr.ino)
-        {
-            let known = || direct.kernel_knows_unheld(attr.ino);
-            direct.forgets.wait_while(known, FORGETS);
+        if direct.kernel_knows_unheld(attr.ino) {
+            direct.have_given_up(session, vec![attr.ino]);
         }
         let mut consumer = session.lock(Wait::Allowed)?;
         match consumer.over {
@@ -228,6 +235,41 @@ fn is_short(read: &Read) -> bool {
 }
 
 impl Direct {
+    /// What the kernel has to give up before a directory can be held. `None`: it would not, or that would not be worth it.
+    fn entries_to_give_up(&self, session: &Session, dir: Ino) -> Result<Option<Vec<Ino>>, Errno> {
+        let known = |dir| self.known_entries(session, &self.volume, dir);
+        let Some(Entries { known: all, count }) = known(dir)? else {
+            return Ok(None);
+        };
+        if all.len() > PRUNED_MAX {
+            return Ok(None);
+        }
+        let dirs = all.iter().filter(|(_, is_dir)| *is_dir);
+        let mut any_dir = false;
+        for (dir, _) in dirs {
+            any_dir = true;
+            if known(*dir)?.is_none_or(|entries| !entries.known.is_empty()) {
+                return Ok(None);
+            }
+        }
+        // By the kernel a few files are faster than that they are given up.
+        let worth = all.is_empty() || any_dir || count >= WORTH;
+        Ok(worth.then(|| all.into_iter().map(|(ino, _)| ino).collect()))
+    }
+
+    /// The kernel is asked to give inodes up. False: it keeps one.
+    fn have_given_up(&self, session: &Session, inos: Vec<Ino>) -> bool {
+        if inos.is_empty() {
+            return true;
+        }
+        let known = || inos.iter().any(|ino| self.kernel_knows_unheld(*ino));
+        if !self.notifier.prune(session.user.uid, inos.clone()) {
+            return false;
+        }
+        self.forgets.wait_while(known, FORGETS);
+        !known()
+    }
+
     /// The entry that a call is about; what comes before it is carried out.
     fn before_call(
         &self,

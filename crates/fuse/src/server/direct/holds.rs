@@ -31,6 +31,15 @@ impl Hold {
     }
 }
 
+/// What is in a directory.
+#[derive(Default)]
+pub struct Entries {
+    /// What the kernel knows, and whether it is a directory.
+    pub known: Vec<(Ino, bool)>,
+    /// How many there are in all.
+    pub count: usize,
+}
+
 impl Direct {
     pub fn break_all(&self, session: &Arc<Session>) {
         loop {
@@ -282,23 +291,44 @@ impl Direct {
 
     /// If it is a directory: the kernel knows nothing that is in it, can get to know nothing of it by another name, and would not refuse to have it
     /// removed.
-    pub fn unknown_entries(
+    fn unknown_entries(
         &self,
         session: &Session,
         volume: &Calls,
         dir: Ino,
     ) -> Result<bool, ccfs_engine::Error> {
+        let known = self.known_entries(session, volume, dir)?;
+        Ok(known.is_some_and(|entries| entries.known.is_empty()))
+    }
+
+    /// What of it the kernel knows. `None`: the directory cannot be held whatever the kernel knows.
+    pub fn known_entries(
+        &self,
+        session: &Session,
+        volume: &Calls,
+        dir: Ino,
+    ) -> Result<Option<Entries>, ccfs_engine::Error> {
         if !volume.getattr(dir)?.is_dir() {
-            return Ok(true);
+            return Ok(Some(Entries::default()));
         }
         let Some(entries) = volume.attrs_of_entries(dir, ENTRIES_MAX)? else {
-            return Ok(false);
+            return Ok(None);
         };
-        let is_good = |attr: &Attr| {
+        let can_be = |attr: &Attr| {
             let links = attr.is_dir() || attr.nlink == 1 || self.linked.is_of(session, attr.ino);
-            links && attr.flags & NEVER == 0 && !self.kernel_knows(attr.ino)
+            links && attr.flags & NEVER == 0
         };
-        Ok(entries.iter().all(is_good))
+        if !entries.iter().all(can_be) {
+            return Ok(None);
+        }
+        let count = entries.len();
+        let known = entries
+            .into_iter()
+            .filter(|attr| self.kernel_knows(attr.ino));
+        Ok(Some(Entries {
+            known: known.map(|attr| (attr.ino, attr.is_dir())).collect(),
+            count,
+        }))
     }
 
     /// What is posted to it cannot fail, and no group that is taken back changes it.
