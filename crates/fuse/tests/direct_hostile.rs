@@ -123,7 +123,7 @@ impl Raw {
         let at = self.put_bytes(entry, bytes, len);
         self.publish();
         let begun = Instant::now();
-        while self.memory.entry_u32(at, DONE).load(Ordering::SeqCst) == 0 {
+        while self.memory.entry_u32(at, DONE).load(Ordering::SeqCst) != 1 {
             assert!(begun.elapsed() < Duration::from_secs(10), "{entry:?}");
             std::thread::yield_now();
         }

@@ -62,7 +62,7 @@ pub mod word {
     pub const SLEEPS: usize = 192;
     /// u32, daemon, a futex: counts what a waiting program may look at.
     pub const REPLIES: usize = 256;
-    /// u32, program: threads that sleep on `REPLIES`.
+    /// u32, program: threads that sleep on `REPLIES` until what is posted is carried out.
     pub const WAITERS: usize = 320;
     /// u32, program: threads that sleep on `REPLIES` until there is room, which is when `HEAD` and `SPENT` are what the next two say, or when all is
     /// carried out.
@@ -206,11 +206,16 @@ pub struct Entry {
     pub result: i32,
     /// Reply: bytes of it, which follow those of the entry at a multiple of 8.
     pub reply: u32,
-    /// Reply: 1, it is there.
+    /// Reply, a futex: [`IS_THERE`]; before that 0, or [`SLEPT_ON`].
     pub done: u32,
     /// Zero.
     pub reserved: u32,
 }
+
+/// The daemon: the reply is there.
+pub const IS_THERE: u32 = 1;
+/// The program: a thread sleeps until the reply is there.
+pub const SLEPT_ON: u32 = 2;
 
 /// Bytes of an entry's head.
 pub const HEAD: usize = size_of::<Entry>();

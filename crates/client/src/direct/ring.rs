@@ -1,7 +1,7 @@
 //! The program's side of the ring: entries are published, and replies waited for.
 use super::layout::{
-    ALIGN, ASKED, BY_CALL, DONE, Entry, HEAD, LIMIT_MAX, REPLY, RESULT, RING_BYTES, WORDS, cost,
-    op, reply_at, word,
+    ALIGN, ASKED, BY_CALL, DONE, Entry, HEAD, IS_THERE, LIMIT_MAX, REPLY, RESULT, RING_BYTES,
+    SLEPT_ON, WORDS, cost, op, reply_at, word,
 };
 use super::memory::Memory;
 use super::sync::{Instant, Mutex, MutexGuard, processor, wait, wake};
@@ -297,6 +297,14 @@ impl Ring {
 
     /// For what the daemon does at once.
     fn wait_for(&self, alive: Alive<'_>, there: impl Fn() -> bool) -> io::Result<()> {
+        match self.spin(&there) {
+            true => Ok(()),
+            false => self.sleep_until(word::WAITERS, alive, there),
+        }
+    }
+
+    /// Looks for a while. False: it is not there yet.
+    fn spin(&self, there: impl Fn() -> bool) -> bool {
         let mut spins = SPINS;
         // What is to be waited for would wait for this thread.
         if self.memory.u32(word::PROCESSOR).load(Relaxed) == processor() {
@@ -304,11 +312,11 @@ impl Ring {
         }
         for _ in 0..spins {
             if there() {
-                return Ok(());
+                return true;
             }
             std::hint::spin_loop();
         }
-        self.sleep_until(word::WAITERS, alive, there)
+        false
     }
 
     /// Sleeps until it is there, or until the daemon is gone. `waiters` counts who does.
@@ -351,11 +359,18 @@ impl Asked<'_> {
     pub fn wait(&self, alive: Alive<'_>) -> io::Result<(i32, usize)> {
         let memory = &self.ring.memory;
         let done = memory.entry_u32(self.position, DONE);
-        let ended = || memory.u32(word::ENDED).load(Acquire) != 0;
-        self.ring
-            .wait_for(alive, || done.load(Acquire) != 0 || ended())?;
-        if done.load(Acquire) == 0 {
-            self.ring.check()?;
+        let is_there = || done.load(Acquire) == IS_THERE;
+        if !self.ring.spin(is_there) {
+            // Each thread sleeps on its own entry: others are not woken for it.
+            while done.compare_exchange(0, SLEPT_ON, SeqCst, SeqCst) != Err(IS_THERE) {
+                self.ring.check()?;
+                wait(done, SLEPT_ON, LOOK);
+                if is_there() {
+                    break;
+                }
+                alive()?;
+                self.ring.wake(DOZES);
+            }
         }
         Ok(self.reply())
     }

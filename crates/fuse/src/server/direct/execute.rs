@@ -5,9 +5,10 @@ use crate::rights;
 use crate::server::serve::on_nobodys_behalf;
 use crate::wire::Errno;
 use ccfs_client::direct::layout::{
-    ASKED, Attr, BROKEN, BY_CALL, DONE, LIMIT_MAX, NOT_ALLOWED, READING, REPLY, RESULT, RING_BYTES,
-    WOULD_WAIT, WRITING, cost, op, reply_at,
+    ASKED, Attr, BROKEN, BY_CALL, DONE, IS_THERE, LIMIT_MAX, NOT_ALLOWED, READING, REPLY, RESULT,
+    RING_BYTES, SLEPT_ON, WOULD_WAIT, WRITING, cost, op, reply_at,
 };
+use ccfs_client::direct::sync::wake;
 use ccfs_engine::{
     Calls, Context, Ino, Promise, SetAttr, SyncCall, Wait, WriteFlags, drawn_by_this_thread,
 };
@@ -440,7 +441,10 @@ pub fn answer(session: &Session, read: &Read, asked: bool, done: Executed) {
     set(REPLY, bytes.len() as u32);
     set(RESULT, result as u32);
     if asked {
-        set(DONE, 1);
+        let done = memory.entry_u32(position, DONE);
+        if done.swap(IS_THERE, Ordering::SeqCst) == SLEPT_ON {
+            wake(done);
+        }
     }
 }
 
