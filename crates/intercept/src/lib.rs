@@ -13,5 +13,6 @@ pub mod calls;
 pub mod environment;
 #[cfg(feature = "find")]
 pub mod find;
+pub mod own_calls;
 pub mod plan;
 pub mod report;

@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering::Relaxed;
 /// The first word of the file.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"ccfscalc");
 /// The format that this file describes.
-pub const VERSION: u64 = 1;
+pub const VERSION: u64 = 2;
 /// Numbers of system calls that are counted.
 pub const NUMBERS: usize = 512;
 /// Room for reasons.
@@ -54,6 +54,8 @@ pub enum Reason {
     Links,
     /// A path that only the kernel can follow.
     Uncertain,
+    /// The program makes system calls of its own.
+    OwnCalls,
     /// No reason: processes that were started.
     Processes,
     /// No reason: sessions that were begun.
@@ -62,7 +64,7 @@ pub enum Reason {
 
 impl Reason {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Reason; 15] = [
+    pub const ALL: [Reason; 16] = [
         Reason::Mapped,
         Reason::Locked,
         Reason::Forked,
@@ -76,6 +78,7 @@ impl Reason {
         Reason::Confined,
         Reason::Links,
         Reason::Uncertain,
+        Reason::OwnCalls,
         Reason::Processes,
         Reason::Sessions,
     ];
@@ -96,6 +99,7 @@ impl Reason {
             Reason::Confined => "the process changed its rights or namespaces",
             Reason::Links => "symbolic links on the way",
             Reason::Uncertain => "a path that only the kernel can follow",
+            Reason::OwnCalls => "the program makes system calls of its own",
             Reason::Processes => "processes",
             Reason::Sessions => "sessions",
         }
@@ -117,6 +121,7 @@ impl Reason {
             Reason::Confined => "confined",
             Reason::Links => "links",
             Reason::Uncertain => "uncertain",
+            Reason::OwnCalls => "own_calls",
             Reason::Processes => "processes",
             Reason::Sessions => "sessions",
         }

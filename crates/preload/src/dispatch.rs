@@ -336,6 +336,9 @@ fn may_concern(region: &Region, kind: Kind, call: &Call) -> bool {
     }
 }
 
+/// Files that may be made before it is looked where they are.
+const MADE_BEFORE: u32 = 3;
+
 /// Before there is anything here, only new directories and those that are listed are of interest.
 fn path_may_concern(region: &Region, call: &Call) -> bool {
     if mounts().is_empty() {
@@ -351,13 +354,18 @@ fn path_may_concern(region: &Region, call: &Call) -> bool {
         libc::SYS_openat => (Some(call.args[2]), call.args[1]),
         _ => return false,
     };
-    if flags.is_some_and(|flags| flags as i32 & libc::O_DIRECTORY == 0) {
+    let has = |flag| flags.is_none_or(|flags| flags as i32 & flag != 0);
+    if !has(libc::O_DIRECTORY) && !has(libc::O_CREAT) {
         return false;
     }
     let leads_there = program::path(at)
         .is_ok_and(|path| path.first() != Some(&b'/') || mounts().may_lead_there(path));
-    // One directory is listed by many programs.
-    leads_there && (flags.is_none() || region.listed.fetch_add(1, Relaxed) > 0)
+    // One directory is listed by many programs, and some files are made.
+    let (count, most) = match has(libc::O_DIRECTORY) {
+        true => (&region.listed, 1),
+        false => (&region.made, MADE_BEFORE),
+    };
+    leads_there && (flags.is_none() || count.fetch_add(1, Relaxed) >= most)
 }
 
 /// `None`: there is another handler of a signal now, which could interrupt the call.

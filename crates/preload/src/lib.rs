@@ -24,6 +24,7 @@ mod identity;
 mod leak;
 mod listing;
 mod mounts;
+mod objects;
 mod patch;
 mod paths;
 mod process;

@@ -146,7 +146,7 @@ const HEAD: usize = 16 << 10;
 /// open(2).
 pub fn open(path: &Path<'_>, flags: i32, bits: u64) -> Answer {
     let wants_dir = flags & libc::O_DIRECTORY != 0;
-    let state = match wants_dir {
+    let state = match wants_dir || flags & libc::O_CREAT != 0 {
         true => State::make()?,
         false => state()?,
     };
@@ -160,6 +160,11 @@ pub fn open(path: &Path<'_>, flags: i32, bits: u64) -> Answer {
             true => {
                 drop(tree);
                 take_dir(state, path, flags)
+            }
+            false if flags & libc::O_CREAT != 0 => {
+                drop(tree);
+                take_where_made(state, path)?;
+                open(path, flags, bits)
             }
             false => Err(Stop::Kernel),
         };
@@ -311,6 +316,39 @@ fn take_dir(state: &State, path: &Path<'_>, flags: i32) -> Answer {
     let attr = taken.attr()?;
     let id = tree.add_top(at, name, taken, &attr);
     open_dir(state, &mut tree, id, flags)
+}
+
+/// Files that are made in a directory that the kernel knows before it is tried to take that.
+const MADE_MIN: u32 = 4;
+/// It is tried again when there are so many times more, up to so many times.
+const MADE_TIMES: u32 = 4;
+const MADE_MAX: u32 = 256;
+
+/// A file may be made: its directory is taken if that is one of many. `Kernel`: it is not.
+fn take_where_made(state: &State, path: &Path<'_>) -> Result<(), Stop> {
+    let Base::At(fd) = path.base else {
+        return Err(Stop::Kernel);
+    };
+    let (dir, _) = split(path.bytes).ok_or(Stop::Kernel)?;
+    let (parent, name) = split(dir).ok_or(Stop::Kernel)?;
+    if !may_lead_there(path.bytes) {
+        return Err(Stop::Kernel);
+    }
+    let at = known(fd, dir)?;
+    let made = state.tree().note_made(at);
+    let is_due = |n: &u32| made == *n;
+    let due = std::iter::successors(Some(MADE_MIN), |n| Some(n * MADE_TIMES));
+    if !due.take_while(|n| *n <= MADE_MAX).any(|n| is_due(&n)) {
+        return Err(Stop::Kernel);
+    }
+    let at = known(fd, parent)?;
+    let mut tree = state.tree();
+    let (dir, at) = tree.known_dir(fd, parent, at).ok_or(Stop::Kernel)?;
+    let taken = dir.take_busy_dir(OsStr::from_bytes(name));
+    let taken = taken.map_err(|_| Stop::Kernel)?;
+    let attr = taken.attr()?;
+    tree.add_top(at, name, taken, &attr);
+    Ok(())
 }
 
 /// It is relative, or leads to a mount.

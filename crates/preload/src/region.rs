@@ -22,6 +22,8 @@ pub struct Region {
     pub open: AtomicU32,
     /// Directories that were opened before there was any state.
     pub listed: AtomicU32,
+    /// Files that may have been made before.
+    pub made: AtomicU32,
     /// Signals for which the program has had handlers ([`crate::signals`]).
     pub handlers: AtomicU64,
     pub heap: Lock,

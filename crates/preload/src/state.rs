@@ -1,7 +1,8 @@
 //! What this process has open here, and what it holds.
 use crate::answer::{Answer, Stop};
-use crate::count::Reason;
+use crate::count::{self, Reason};
 use crate::mounts::mounts;
+use crate::objects;
 use crate::raw;
 use crate::real;
 use crate::region::{DESCRIPTORS, region};
@@ -38,6 +39,11 @@ impl State {
     pub fn make() -> Result<&'static State, Stop> {
         if let Some(state) = State::get() {
             return Ok(state);
+        }
+        if objects::make_own_calls() {
+            count::left(Reason::OwnCalls);
+            region().ok_or(Stop::Kernel)?.off.store(1, Release);
+            return Err(Stop::Kernel);
         }
         let plan = mounts().plan().ok_or(Stop::Kernel)?;
         let none = OFlags::PATH | OFlags::CLOEXEC;
@@ -105,6 +111,12 @@ impl State {
     pub fn register(&self, number: OwnedFd, what: What, opened: Opening) -> Answer {
         let open = Open::new(what, opened);
         let fd = self.give(number, open.clone());
+        // What was loaded meanwhile may make calls of its own.
+        if objects::make_own_calls() {
+            real::all(Reason::OwnCalls, false);
+            region().ok_or(Stop::Kernel)?.off.store(1, Release);
+            return Ok(fd);
+        }
         // A child that is begun meanwhile would have a number of nothing.
         if region().is_some_and(|r| r.births.load(Acquire) != 0) {
             real::make(self, &open, Reason::Forked)?;

@@ -85,6 +85,8 @@ pub struct Tree {
     cwd: Option<Identity>,
     /// Those with attributes of files, the oldest first.
     listed: VecDeque<Id>,
+    /// Directories that the kernel knows, and how many files were made there.
+    made: HashMap<Identity, u32>,
     /// How it goes with the taking of directories.
     pub taking: Taking,
 }
@@ -469,6 +471,17 @@ impl Tree {
         for (_, id) in old {
             self.removed(id);
         }
+    }
+
+    /// A file may be made in a directory that the kernel knows: how many were by now.
+    pub fn note_made(&mut self, dir: Identity) -> u32 {
+        const MOST: usize = 256;
+        if self.made.len() >= MOST {
+            self.made.clear();
+        }
+        let made = self.made.entry(dir).or_default();
+        *made = made.saturating_add(1);
+        *made
     }
 
     /// The session of a volume, begun if it allows one.

@@ -162,6 +162,8 @@ pub const READING: u32 = 1;
 pub const WRITING: u32 = 2;
 /// The kernel is to forget a directory, not a file.
 pub const DIRECTORY: u32 = 4;
+/// Much will be done in the directory: it is taken even if the kernel has to give up a few files for it.
+pub const BUSY: u32 = 8;
 /// Names are listed with attributes.
 pub const WITH_ATTR: u64 = 1;
 /// The kernel is to know the file for its locks: it keeps nothing of it.

@@ -2,7 +2,7 @@
 use super::attr::{Known, attr_of};
 use super::dir::{Dir, checked};
 use super::file::{File, FileWay};
-use super::layout::{Attr, DIRECTORY, Entry, NO_HANDLE, READING, op};
+use super::layout::{Attr, BUSY, DIRECTORY, Entry, NO_HANDLE, READING, op};
 use super::node::Way;
 use super::options::OpenOptions;
 use super::session::Did;
@@ -48,11 +48,20 @@ impl Dir {
     /// Opens a directory to be held, whoever has looked it up before: the kernel is asked to forget it. Errors: EBUSY it cannot be held: it is in use, or the
     /// kernel knows something in it, or this directory is held, or calls are not posted here; ENOTDIR; as open(2).
     pub fn take_dir(&self, name: impl AsRef<Path>) -> io::Result<Dir> {
+        self.take_dir_for(name, 0)
+    }
+
+    /// The same, where much will be done in it: the kernel is asked to give up what is in it in any case. Errors: as `take_dir`.
+    pub fn take_busy_dir(&self, name: impl AsRef<Path>) -> io::Result<Dir> {
+        self.take_dir_for(name, BUSY)
+    }
+
+    fn take_dir_for(&self, name: impl AsRef<Path>, how: u32) -> io::Result<Dir> {
         let name = checked(name.as_ref())?;
         let session = &self.0.session;
         let way = self.0.lock();
         let handle = self.handle_to_take(&way)?;
-        match self.take_from_kernel(&way, handle, name, READING | DIRECTORY) {
+        match self.take_from_kernel(&way, handle, name, READING | DIRECTORY | how) {
             Ok(Did::Done(attr)) if !session.is_broken(handle) => {
                 let dir = self.found(handle, &attr);
                 drop(way);

@@ -7,7 +7,9 @@ use crate::rights;
 use crate::server::Answer;
 use crate::wire::{Errno, Request};
 use ccfs_client::abi::{DIRECT_SHORT, DirectCallArg};
-use ccfs_client::direct::layout::{ASKED, DIRECTORY, FOR_LOCKS, NO_HANDLE, READING, WRITING, op};
+use ccfs_client::direct::layout::{
+    ASKED, BUSY, DIRECTORY, FOR_LOCKS, NO_HANDLE, READING, WRITING, op,
+};
 use ccfs_engine::{Ino, ROOT_INO, StreamId, SyncCall, Wait};
 use std::sync::Arc;
 use std::time::Duration;
@@ -146,7 +148,8 @@ impl Server {
         }
         // What is in it keeps the kernel from giving it up.
         if attr.is_dir() {
-            let known = direct.entries_to_give_up(session, attr.ino)?;
+            let is_busy = read.entry.b as u32 & BUSY != 0;
+            let known = direct.entries_to_give_up(session, attr.ino, is_busy)?;
             let known = known.ok_or(Refused::Errno(libc::EBUSY))?;
             if !direct.have_given_up(session, known) {
                 return Err(Refused::Errno(libc::EBUSY));
@@ -236,7 +239,12 @@ fn is_short(read: &Read) -> bool {
 
 impl Direct {
     /// What the kernel has to give up before a directory can be held. `None`: it would not, or that would not be worth it.
-    fn entries_to_give_up(&self, session: &Session, dir: Ino) -> Result<Option<Vec<Ino>>, Errno> {
+    fn entries_to_give_up(
+        &self,
+        session: &Session,
+        dir: Ino,
+        is_busy: bool,
+    ) -> Result<Option<Vec<Ino>>, Errno> {
         let known = |dir| self.known_entries(session, &self.volume, dir);
         let Some(Entries { known: all, count }) = known(dir)? else {
             return Ok(None);
@@ -253,7 +261,7 @@ impl Direct {
             }
         }
         // By the kernel a few files are faster than that they are given up.
-        let worth = all.is_empty() || any_dir || count >= WORTH;
+        let worth = all.is_empty() || any_dir || is_busy || count >= WORTH;
         Ok(worth.then(|| all.into_iter().map(|(ino, _)| ino).collect()))
     }
 
