@@ -1,8 +1,12 @@
 //! What is loaded into programs whose calls on a mount shall not go through the kernel (`ccfs direct`).
 //!
 //! Before the program begins, the system calls of its C library are led here ([`patch`]). Each comes to [`dispatch`], in the middle of
-//! whatever the program does: it may hold any lock of the library, be in a signal handler, or have little stack. So nothing here calls the C library
-//! where a call may come from; system calls are made by rustix, whose instructions are its own.
+//! whatever the program does: it may hold any lock of the library, be in a signal handler, or have little stack. So memory is this library's own
+//! ([`heap`]), and system calls are made by rustix, whose instructions are its own.
+//!
+//! A call is about a path ([`by_path`], [`paths`]), a descriptor ([`by_descriptor`], [`files`]), or the process ([`process`], [`children`]). It is
+//! made here if it is about something that this process holds: a directory of the [`tree`], an open file of the [`table`]. All else is the kernel's,
+//! which is given real descriptors before ([`real`]).
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
