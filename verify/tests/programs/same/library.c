@@ -201,7 +201,7 @@ static void others(void)
     IS(write(to, image, len) == len);
     T(close(to));
     void *library = dlopen(P("libcopy.so")[0] == '/' ? P("libcopy.so") : "./libcopy.so", RTLD_NOW);
-    if (!library && chdir(here) == 0)
+    if (!library && go_there() == 0)
         library = dlopen("./libcopy.so", RTLD_NOW);
     IS(library != NULL);
     double (*root)(double) = library ? (double (*)(double))dlsym(library, "sqrt") : NULL;

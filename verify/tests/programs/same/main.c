@@ -15,6 +15,13 @@ const char *P(const char *name)
     return to;
 }
 
+int go_there(void)
+{
+    if (strcmp(before, here))
+        before = "";
+    return chdir(here);
+}
+
 long told(const char *where, int line, const char *call, long got)
 {
     int error = errno;

@@ -184,7 +184,7 @@ static void spawns(void)
     spawned(&a, "rmdir z; cat y; rm x");
     list("d");
     char command[3 * PATH_MAX];
-    T(chdir(here));
+    T(go_there());
     T(system("cat in >system; echo more >>system; wc -c <system; test -e /proc/self/fd/10 || echo no"));
     content("system");
     FILE *p = popen("cat >popen", "w");
@@ -326,8 +326,9 @@ static void signals(void)
     int fd = open(P("main"), O_RDWR | O_CREAT, 0644);
     sigaction(SIGALRM, &act, NULL);
     setitimer(ITIMER_REAL, &often, NULL);
-    time_t until = time(NULL) + 2;
-    while (time(NULL) < until) {
+    struct timespec begun, now;
+    clock_gettime(CLOCK_MONOTONIC, &begun);
+    for (now = begun; (now.tv_sec - begun.tv_sec) * 1000000000 + now.tv_nsec - begun.tv_nsec < 1000000000; clock_gettime(CLOCK_MONOTONIC, &now)) {
         int len = snprintf(line, sizeof line, "line %ld\n", written);
         if (write(fd, line, len) == len)
             written++;

@@ -31,6 +31,8 @@ void is(const char *where, int line, const char *what, int right);
 const char *P(const char *name);
 /* The case's directory from the root. */
 extern char here[PATH_MAX];
+/* Into the case's directory; names are as before. */
+int go_there(void);
 /* What lstat shows, but for times, blocks and numbers. */
 void show(const char *name);
 /* What fstat shows. */

@@ -295,7 +295,7 @@ static void paths_only(void)
     T(mkdirat(d, "y", 0755));
     T(fchdir(d));
     T(stat("x", &s));
-    T(chdir(here));
+    T(go_there());
     T(fcntl(p, F_GETFL));
     T(linkat(p, "", AT_FDCWD, "from-path", AT_EMPTY_PATH));
     snprintf(path, sizeof path, "/proc/self/fd/%d", p);
@@ -376,7 +376,7 @@ static void special_files(void)
     T(read(r, b, 5));
     ended(child);
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    T(chdir(here));
+    T(go_there());
     strcpy(address.sun_path, "socket");
     int listening = T(socket(AF_UNIX, SOCK_STREAM, 0)), to = T(socket(AF_UNIX, SOCK_STREAM, 0));
     T(bind(listening, (struct sockaddr *)&address, sizeof address));

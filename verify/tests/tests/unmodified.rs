@@ -1,0 +1,67 @@
+//! `ccfs direct -- COMMAND` from outside: programs that know nothing of it do the same with and without, for everybody who looks (C14).
+#![cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]
+#[path = "unmodified/cases.rs"]
+mod cases;
+#[path = "unmodified/kills.rs"]
+mod kills;
+#[path = "unmodified/onlookers.rs"]
+mod onlookers;
+#[path = "unmodified/tools.rs"]
+mod tools;
+
+use ccfs_testkit::mounts::apart;
+use ccfs_tests::harness::{Fs, Volume, ccfs_program, run_ok};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// A volume with direct calls, or none and a line that says why.
+fn volume(test: &str, mib: u64) -> Option<Volume> {
+    if Fs::under_test() != Fs::Ccfs || !Fs::Ccfs.ready(test) {
+        return None;
+    }
+    let mut v = Volume::unformatted(Fs::Ccfs, test).options("direct=on");
+    v.mkfs(mib);
+    v.mount();
+    Some(v)
+}
+
+/// A command, with its calls led to the library or not. It sees no volumes but this one: those of other tests may be stopped.
+fn command(v: &Volume, direct: bool, words: &[&str]) -> Command {
+    let program = ccfs_program();
+    let launcher = [program, "direct", "--"];
+    // What hangs is a failure, and soon.
+    let limit = ["timeout", "-k", "5", "60"];
+    let mut command = match direct {
+        true => apart(&[], &[&limit[..], &launcher, words].concat()),
+        false => apart(&[], &[&limit[..], words].concat()),
+    };
+    command
+        .env("KEEP", v.mnt())
+        .env("PATH", PATH)
+        .env("LC_ALL", "C")
+        .env("TZ", "UTC")
+        .env("CCFS_LOG_KMSG", "/dev/null")
+        .env_remove("LD_PRELOAD");
+    command
+}
+
+fn source(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("programs")
+        .join(name)
+}
+
+/// Compiles C sources to a program outside the volume.
+fn compile(v: &Volume, name: &str, sources: &[PathBuf]) -> PathBuf {
+    let to = v.outside(name);
+    let mut words = vec!["-O2", "-w", "-pthread", "-o", text(&to)];
+    words.extend(sources.iter().map(|s| text(s)));
+    run_ok("cc", &words);
+    to
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("a plain path")
+}
