@@ -48,18 +48,28 @@ static void *races_for_names(void *number)
     return (void *)both;
 }
 
+/* The first call that failed, and its error. */
 static void *opens(void *number)
 {
-    long wrong = 0;
     (void)number;
     while (go_on) {
-        int fd = open(P("tree/of-all"), O_RDWR | O_CREAT, 0644);
         struct stat s;
-        wrong += fd < 0 || fstat(fd, &s) != 0 || !S_ISREG(s.st_mode);
+        int fd = open(P("tree/of-all"), O_RDWR | O_CREAT, 0644);
+        if (fd < 0)
+            return (void *)(100000L + errno);
+        if (fstat(fd, &s) != 0 || !S_ISREG(s.st_mode))
+            return (void *)(200000L + errno);
         int other = dup(fd);
-        wrong += close(fd) != 0 || write(other, "x", 1) != 1 || close(other) != 0;
+        if (other < 0)
+            return (void *)(300000L + errno);
+        if (close(fd) != 0)
+            return (void *)(400000L + errno);
+        if (write(other, "x", 1) != 1)
+            return (void *)(500000L + errno);
+        if (close(other) != 0)
+            return (void *)(600000L + errno);
     }
-    return (void *)wrong;
+    return NULL;
 }
 
 static long run(void *(*what)(void *))

@@ -364,6 +364,7 @@ static void special_files(void)
     T(close(w));
     T(read(r, b, 20));
     fshow(r);
+    T(close(r));
     fflush(stdout);
     pid_t child = fork();
     if (child == 0) {
@@ -371,7 +372,6 @@ static void special_files(void)
         (void)!write(c, "child", 5);
         _exit(0);
     }
-    T(close(r));
     r = open(P("fifo"), O_RDONLY);
     T(read(r, b, 5));
     ended(child);
