@@ -6,6 +6,8 @@ mod cases;
 mod kills;
 #[path = "unmodified/onlookers.rs"]
 mod onlookers;
+#[path = "unmodified/random.rs"]
+mod random;
 #[path = "unmodified/tools.rs"]
 mod tools;
 

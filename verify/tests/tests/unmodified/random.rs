@@ -1,0 +1,41 @@
+//! Random calls of one program and its children: the same results and trees with and without.
+use super::{command, compile, source, text, volume};
+use ccfs_tests::harness::{Volume, number, run, run_ok};
+use std::path::Path;
+
+/// What the program says, and what it leaves.
+fn said(v: &Volume, program: &Path, direct: bool, seed: u64) -> Vec<String> {
+    let base = v.path("base");
+    let words = [text(program), text(&base), &seed.to_string(), "300"];
+    let ran = run(command(v, direct, &words).current_dir(v.mnt()));
+    let find = "find . -printf '%P %y %m %n %l\\n' | sort; find . -type f -exec cksum {} + | sort";
+    let tree = run_ok("sh", &["-c", &format!("cd {} && {find}", text(&base))]);
+    std::fs::remove_dir_all(&base).expect("remove");
+    let all = format!("{}exit code {}\n{}", ran.all(), ran.code, tree);
+    all.lines().map(String::from).collect()
+}
+
+#[test]
+fn random_calls_do_the_same() {
+    let Some(v) = volume("random", 256) else {
+        return;
+    };
+    let program = compile(&v, "random", &[source("random_calls.c")]);
+    let first = number("CCFS_TEST_SEED", 1);
+    let mut all = Vec::new();
+    for seed in first..first + number("CCFS_TEST_ROUNDS", 60) {
+        let (plain, direct) = (
+            said(&v, &program, false, seed),
+            said(&v, &program, true, seed),
+        );
+        let differ = |i: &usize| plain.get(*i) != direct.get(*i);
+        if let Some(i) = (0..plain.len().max(direct.len())).find(differ) {
+            let (expected, got) = (plain.get(i), direct.get(i));
+            all.push(format!(
+                "seed {seed}, line {i}: {expected:?}\n      direct: {got:?}"
+            ));
+        }
+    }
+    v.finish();
+    assert!(all.is_empty(), "{}", all.join("\n"));
+}
