@@ -4,6 +4,7 @@
 #include <sys/sysmacros.h>
 #include <sys/time.h>
 #include <sys/un.h>
+#include <sys/xattr.h>
 #include <utime.h>
 
 static struct stat s;
@@ -287,6 +288,8 @@ static void paths_only(void)
     T(fchmod(p, 0600));
     T(ftruncate(p, 0));
     T(lseek(p, 0, SEEK_SET));
+    T(fsync(p));
+    T(fsetxattr(p, "user.x", "x", 1, 0));
     fshow(p);
     fshow(l);
     T(readlinkat(l, "", b, 50));

@@ -5,12 +5,15 @@ use std::path::Path;
 
 /// What the program says, and what it leaves.
 fn said(v: &Volume, program: &Path, direct: bool, seed: u64) -> Vec<String> {
-    let base = v.path("base");
+    // Links may lead one floor up: nothing stays there for the next run.
+    let place = v.path("place");
+    std::fs::create_dir(&place).expect("a directory");
+    let base = place.join("base");
     let words = [text(program), text(&base), &seed.to_string(), "300"];
-    let ran = run(command(v, direct, &words).current_dir(v.mnt()));
+    let ran = run(command(v, direct, &words).current_dir(&place));
     let find = "find . -printf '%P %y %m %n %l\\n' | sort; find . -type f -exec cksum {} + | sort";
     let tree = run_ok("sh", &["-c", &format!("cd {} && {find}", text(&base))]);
-    std::fs::remove_dir_all(&base).expect("remove");
+    std::fs::remove_dir_all(&place).expect("remove");
     let all = format!("{}exit code {}\n{}", ran.all(), ran.code, tree);
     all.lines().map(String::from).collect()
 }
