@@ -1,5 +1,8 @@
 //! A system call as it comes.
 
+/// Numbers of system calls that there can be.
+pub const NUMBERS: usize = 512;
+
 /// Its number, and then its result; its arguments.
 #[repr(C)]
 pub struct Call {

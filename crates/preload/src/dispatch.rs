@@ -1,7 +1,7 @@
 //! Whose a call is.
 use crate::answer::{Answer, Stop};
 use crate::by_path::FCHMODAT2;
-use crate::call::Call;
+use crate::call::{Call, NUMBERS};
 use crate::count::{self, Reason};
 use crate::mounts::mounts;
 use crate::region::{Region, region};
@@ -223,8 +223,6 @@ const CALLS: &[(i64, Kind)] = &[
     (libc::SYS_prlimit64, Kind::Process),
 ];
 
-const NUMBERS: usize = crate::entry::NUMBERS;
-
 /// The same by number.
 static KINDS: [Option<Kind>; NUMBERS] = {
     let mut kinds = [None; NUMBERS];
@@ -263,7 +261,7 @@ pub fn call(call: &mut Call) -> bool {
     if !children::is_back(region) {
         return false;
     }
-    let answer = thread::keep_errno(|| {
+    let mut work = || {
         loop {
             let blocked = signals::block(region);
             local.inside.set(1);
@@ -274,6 +272,11 @@ pub fn call(call: &mut Call) -> bool {
                 return answer;
             }
         }
+    };
+    // What becomes of the process has no locks, and a child begins with what its parent has.
+    let answer = thread::keep_errno(|| match kind {
+        Kind::Process => work(),
+        _ => thread::uncancelled(&mut work),
     });
     let result = match answer {
         Ok(result) => result,

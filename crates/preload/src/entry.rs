@@ -1,12 +1,9 @@
 //! Where a system call comes to: from the middle of a function that expects what the kernel keeps, all registers but three.
 #![allow(unsafe_code)]
-use crate::call::Call;
+use crate::call::{Call, NUMBERS};
 use crate::dispatch;
 use std::arch::global_asm;
 use std::sync::atomic::{AtomicU8, Ordering};
-
-/// Numbers of system calls that there can be.
-pub const NUMBERS: usize = 512;
 
 /// For each number: whether such calls are looked at.
 static WANTED: [AtomicU8; NUMBERS] = [const { AtomicU8::new(0) }; NUMBERS];

@@ -131,6 +131,7 @@ impl On<'_> {
         }
         let file = self.file()?;
         let append = self.open.flags() & libc::O_APPEND != 0;
+        self.settle_others()?;
         let joined;
         let data = match buffers {
             [] => &[][..],
@@ -165,7 +166,11 @@ impl On<'_> {
                 let done = put(file, data, place.offset, append)?;
                 // After an append it is at the end, which is asked for if somebody wants to know.
                 match append {
-                    true => place.after_append = true,
+                    true if !place.after_append => {
+                        place.after_append = true;
+                        self.state.note_appended(&self.open);
+                    }
+                    true => {}
                     false => place.offset += done as u64,
                 }
                 done
@@ -175,16 +180,19 @@ impl On<'_> {
         Ok(done as i64)
     }
 
-    /// copy_file_range(2) from the positions of both, or from places that the program has. `Kernel`: one of them is not of this library's.
+    /// copy_file_range(2) from the positions of both. What else it can do is the kernel's.
     pub fn copy_to(&self, to: &On<'_>, from_at: u64, to_at: u64, len: u64) -> Answer {
-        // As between two file systems: programs copy themselves then.
-        let elsewhere = Err(Stop::Errno(libc::EXDEV));
-        if !self.open.read || !to.open.write || to.open.flags() & libc::O_APPEND != 0 {
-            return Err(Stop::Errno(libc::EBADF));
+        let simple = from_at == 0 && to_at == 0 && !Arc::ptr_eq(&self.open, &to.open);
+        let both = matches!(
+            (&self.open.what, &to.open.what),
+            (What::File(_), What::File(_))
+        );
+        let may = self.open.read && to.open.write && to.open.flags() & libc::O_APPEND == 0;
+        if !(simple && both && may && self.open.device == to.open.device) {
+            real::make(self.state, &self.open, Reason::Control)?;
+            return to.leave(Reason::Control);
         }
-        if from_at != 0 || to_at != 0 || Arc::ptr_eq(&self.open, &to.open) {
-            return elsewhere;
-        }
+        to.settle_others()?;
         let (source, target) = (self.file()?, to.file()?);
         // Two that copy in opposite directions lock in the same order.
         let (mut from, mut into) = match Arc::as_ptr(&self.open) < Arc::as_ptr(&to.open) {
@@ -198,7 +206,9 @@ impl On<'_> {
             }
         };
         if from.gone || into.gone {
-            return elsewhere;
+            drop((from, into));
+            real::make(self.state, &self.open, Reason::Control)?;
+            return to.leave(Reason::Control);
         }
         self.settle(source, &mut from)?;
         to.settle(target, &mut into)?;
@@ -270,6 +280,21 @@ impl On<'_> {
         }
     }
 
+    /// Positions after appends are found out before somebody else changes what may be the same file.
+    fn settle_others(&self) -> Result<(), Stop> {
+        for other in self.state.take_appended(&self.open) {
+            let on = On {
+                state: self.state,
+                open: other,
+            };
+            let mut place = on.open.place_mut();
+            if !place.gone {
+                on.settle(on.file()?, &mut place)?;
+            }
+        }
+        Ok(())
+    }
+
     /// The position after an append.
     fn settle(&self, file: &File, place: &mut crate::table::Place) -> Result<(), Stop> {
         if place.after_append {
@@ -308,7 +333,10 @@ impl On<'_> {
     }
 
     pub fn truncate(&self, size: i64) -> Answer {
-        let file = self.file()?;
+        let What::File(file) = &self.open.what else {
+            return Err(Stop::Errno(libc::EINVAL));
+        };
+        self.settle_others()?;
         let mut place = self.open.place_mut();
         if place.gone {
             return Err(Stop::Kernel);

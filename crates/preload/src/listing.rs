@@ -2,17 +2,11 @@
 use crate::answer::{Answer, Stop};
 use crate::program;
 use crate::state::State;
-use crate::table::Place;
+use crate::table::{Listing, Place};
 use crate::tree::{Attrs, Id};
 use ccfs_client::direct::{Dir, Listed};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::Ordering::Relaxed;
-
-/// All names as they were when the first one was asked for, and how many were given.
-pub struct Listing {
-    names: Vec<Listed>,
-    given: usize,
-}
 
 /// Files of a directory whose attributes are kept at most.
 const KEPT: usize = 4096;

@@ -8,6 +8,7 @@ use crate::mounts::mounts;
 use crate::program;
 use crate::real;
 use crate::region::region;
+use crate::register::register;
 use crate::state::State;
 use crate::table::{Found, Opening, What};
 use crate::tree::{Base, Id, Place, Tree};
@@ -74,10 +75,15 @@ fn name<'p>(tree: &mut Tree, path: &Path<'p>) -> Result<Name<'p>, Stop> {
     let place = tree.find(path.base, path.bytes).ok_or(Stop::Kernel)?;
     let dir = tree.dir(place.dir).ok_or(Stop::Kernel)?;
     let device = tree.device(place.dir).ok_or(Stop::Kernel)?;
+    let name = place.name.ok_or(Stop::Kernel)?;
+    // Which of two names is looked at first the kernel decides.
+    if name.len() > libc::NAME_MAX as usize {
+        return Err(Stop::Kernel);
+    }
     Ok(Name {
         id: place.dir,
         dir,
-        name: OsStr::from_bytes(place.name.ok_or(Stop::Kernel)?),
+        name: OsStr::from_bytes(name),
         device,
         slash: place.slash,
     })
@@ -255,7 +261,7 @@ fn open_file(
         found,
     };
     let made = opened.made;
-    let fd = state.register(number, What::File(opened.file), opening);
+    let fd = register(state, number, What::File(opened.file), opening);
     if !made && !only_reads {
         // Who has opened it in between has not seen that somebody writes.
         state.changes.fetch_add(1, Relaxed);
@@ -277,12 +283,12 @@ fn open_dir(state: &State, tree: &mut Tree, id: Id, flags: i32) -> Answer {
         return Err(Stop::Kernel);
     }
     let opening = Opening {
-        flags: flags | libc::O_DIRECTORY,
+        flags,
         device,
         plain: attr.flags & PLAIN != 0,
         ..Opening::default()
     };
-    state.register(number, What::Dir(dir, id), opening)
+    register(state, number, What::Dir(dir, id), opening)
 }
 
 /// Root may; others must be the owner and have the right.
@@ -363,6 +369,14 @@ pub fn remove(path: &Path<'_>, is_dir: bool) -> Answer {
     let place = name(&mut tree, path)?;
     if is_dir {
         let below = tree.known_below(place.id, place.name.as_bytes());
+        if let Some(below) = below
+            && let Some(open) = state.table.of_dir(below)
+        {
+            // Once it has no name it could not become real.
+            drop(tree);
+            real::make(state, &open, Reason::Control)?;
+            return remove(path, is_dir);
+        }
         match below.and_then(|below| tree.dir(below)) {
             Some(below) => place.dir.remove_known_dir(place.name, &below)?,
             None => place.dir.remove_dir(place.name)?,
@@ -390,6 +404,12 @@ pub fn rename(from: &Path<'_>, to: &Path<'_>, no_replace: bool) -> Answer {
     let (old, new) = (name(&mut tree, from)?, name(&mut tree, to)?);
     if old.slash || new.slash || old.device != new.device {
         return Err(Stop::Kernel);
+    }
+    let replaced = tree.known_below(new.id, new.name.as_bytes());
+    if let Some(open) = replaced.and_then(|id| state.table.of_dir(id)) {
+        drop(tree);
+        real::make(state, &open, Reason::Control)?;
+        return rename(from, to, no_replace);
     }
     old.dir
         .rename_with(old.name, &new.dir, new.name, no_replace)?;

@@ -44,9 +44,11 @@ pub fn call(region: &Region, call: &Call) -> Answer {
             let [_, from_at, _, to_at, len, flags] = call.args;
             match (stands_for(a), stands_for(c)) {
                 (Ok(from), Ok(to)) if flags == 0 => from.copy_to(&to, from_at, to_at, len),
-                (Err(_), Err(_)) => Err(Stop::Kernel),
-                // As between two file systems: programs copy themselves then.
-                _ => Err(Stop::Errno(libc::EXDEV)),
+                _ => {
+                    real::descriptor(a as i32, Reason::Control)?;
+                    real::descriptor(c as i32, Reason::Control)?;
+                    Err(Stop::Kernel)
+                }
             }
         }
         libc::SYS_chdir | libc::SYS_fchdir => {

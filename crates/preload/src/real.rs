@@ -2,6 +2,7 @@
 use crate::answer::Stop;
 use crate::count::{self, Reason};
 use crate::identity::borrowed;
+use crate::limits;
 use crate::raw;
 use crate::region::region;
 use crate::state::State;
@@ -38,6 +39,9 @@ pub fn all(why: Reason, only_across_exec: bool) {
     }
 }
 
+/// Flags that F_SETFL does not change: what is opened has them from its begin.
+const KEPT: i32 = libc::O_DIRECTORY | libc::O_NOFOLLOW;
+
 /// From here on all its descriptors are the kernel's.
 pub fn make(state: &State, open: &Arc<Open>, why: Reason) -> Result<(), Stop> {
     let moves = state.table.moves.lock();
@@ -46,10 +50,10 @@ pub fn make(state: &State, open: &Arc<Open>, why: Reason) -> Result<(), Stop> {
     if place.gone {
         return Ok(());
     }
-    let real = match &open.what {
-        What::File(file) => file.real_descriptor()?,
-        What::Dir(dir, _) => dir.real_descriptor()?,
-    };
+    let real = limits::with_room(|| match &open.what {
+        What::File(file) => file.real_descriptor_with(open.flags() & KEPT),
+        What::Dir(dir, _) => dir.real_descriptor_with(open.flags() & KEPT),
+    })?;
     let real = match open.is_path() {
         true => named_only(&real)?,
         false => real,

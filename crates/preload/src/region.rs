@@ -1,6 +1,5 @@
 //! What a forked child does not have of its parent: memory that is zeros there (MADV_WIPEONFORK).
 #![allow(unsafe_code)]
-use crate::state::State;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 use rustix::thread::futex;
 use std::ptr;
@@ -13,7 +12,8 @@ pub const DESCRIPTORS: usize = 1 << 16;
 /// All zeros at first, and in a child.
 #[repr(C)]
 pub struct Region {
-    pub state: AtomicPtr<State>,
+    /// See [`crate::state::State`].
+    pub state: AtomicPtr<()>,
     /// Calls of this process are the kernel's from here on.
     pub off: AtomicU32,
     /// Threads that are about to begin a child: nothing is opened here meanwhile.

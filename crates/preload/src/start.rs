@@ -1,5 +1,6 @@
 //! Before the program begins.
 #![allow(unsafe_code)]
+use crate::call::NUMBERS;
 use crate::mounts::{Mounts, mounts};
 use crate::region::region;
 use crate::{count, dispatch, entry, patch};
@@ -31,7 +32,7 @@ extern "C" fn start() {
     );
     entry::want(dispatch::HERE as usize);
     if variable(ALL).is_some() {
-        (0..entry::NUMBERS).for_each(entry::want);
+        (0..NUMBERS).for_each(entry::want);
     }
     // Who has a limit of sizes is told of it by a signal, and partly written.
     let sizes = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;

@@ -1,12 +1,13 @@
 //! What this process has open here, and what it holds.
-use crate::answer::{Answer, Stop};
+#![allow(unsafe_code)]
+use crate::answer::Stop;
 use crate::count::{self, Reason};
+use crate::leak;
 use crate::mounts::mounts;
 use crate::objects;
 use crate::raw;
-use crate::real;
 use crate::region::{DESCRIPTORS, region};
-use crate::table::{Open, Opening, Table, What};
+use crate::table::{Open, Table};
 use crate::tree::Tree;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::fcntl_dupfd_cloexec;
@@ -14,7 +15,7 @@ use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
 use std::ptr;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Release};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// One for a process; a child makes its own.
 pub struct State {
@@ -26,13 +27,16 @@ pub struct State {
     placeholder: OwnedFd,
     /// Counts what may change a file that somebody has open here.
     pub changes: AtomicU64,
+    /// What is at its end after an append, wherever that is.
+    appended: Mutex<Vec<Weak<Open>>>,
 }
 
 impl State {
     /// The one that there is.
     pub fn get() -> Option<&'static State> {
-        let at = region()?.state.load(Acquire);
-        crate::leak::shared(at)
+        let at: *const State = region()?.state.load(Acquire).cast();
+        // SAFETY: null, or what `make` has leaked.
+        unsafe { leak::shared(at) }
     }
 
     /// The same, made if there is none.
@@ -52,26 +56,54 @@ impl State {
             fcntl_dupfd_cloexec(&first, mounts().lowest_own()).map_err(|_| Stop::Kernel)?;
         let region = region().ok_or(Stop::Kernel)?;
         let own = placeholder.as_raw_fd();
-        let made = Box::into_raw(Box::new(State {
+        let made: &'static State = Box::leak(Box::new(State {
             table: Table::default(),
             tree: Mutex::default(),
             buffer: Mutex::default(),
             placeholder,
             changes: AtomicU64::new(0),
+            appended: Mutex::default(),
         }));
-        match region
+        let at = ptr::from_ref(made).cast_mut().cast();
+        let none = ptr::null_mut();
+        // If another thread was first, this one and its descriptor are lost, once.
+        if region
             .state
-            .compare_exchange(ptr::null_mut(), made, Release, Acquire)
+            .compare_exchange(none, at, Release, Acquire)
+            .is_ok()
         {
-            Ok(_) => region.own.set(own, true),
-            // Another thread was first.
-            Err(_) => crate::leak::free(made),
+            region.own.set(own, true);
         }
         State::get().ok_or(Stop::Kernel)
     }
 
     pub fn tree(&self) -> MutexGuard<'_, Tree> {
         self.tree.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// It is at its end after an append.
+    pub fn note_appended(&self, open: &Arc<Open>) {
+        let mut all = self.appended();
+        all.retain(|one| one.strong_count() > 0);
+        all.push(Arc::downgrade(open));
+    }
+
+    /// Those that are so, and may be the same file as this one.
+    pub fn take_appended(&self, open: &Arc<Open>) -> Vec<Arc<Open>> {
+        let mut taken = Vec::new();
+        let is_other = |one: &Arc<Open>| !Arc::ptr_eq(one, open) && one.may_be_same(open);
+        self.appended().retain(|one| match one.upgrade() {
+            Some(one) if is_other(&one) => {
+                taken.push(one);
+                false
+            }
+            one => one.is_some(),
+        });
+        taken
+    }
+
+    fn appended(&self) -> MutexGuard<'_, Vec<Weak<Open>>> {
+        self.appended.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Does something with room for so many bytes, whose content is anything.
@@ -100,28 +132,11 @@ impl State {
         };
         let placeholder = self.placeholder.as_raw_fd();
         let args = [placeholder.into(), how.into(), lowest.into()];
-        let fd = crate::leak::owned(raw::numbers(libc::SYS_fcntl, args)? as i32);
+        let fd = leak::owned(raw::numbers(libc::SYS_fcntl, args)? as i32);
         match (fd.as_raw_fd() as usize) < DESCRIPTORS {
             true => Ok(fd),
             false => Err(Stop::Kernel),
         }
-    }
-
-    /// From here on this library stands for the descriptor.
-    pub fn register(&self, number: OwnedFd, what: What, opened: Opening) -> Answer {
-        let open = Open::new(what, opened);
-        let fd = self.give(number, open.clone());
-        // What was loaded meanwhile may make calls of its own.
-        if objects::make_own_calls() {
-            real::all(Reason::OwnCalls, false);
-            region().ok_or(Stop::Kernel)?.off.store(1, Release);
-            return Ok(fd);
-        }
-        // A child that is begun meanwhile would have a number of nothing.
-        if region().is_some_and(|r| r.births.load(Acquire) != 0) {
-            real::make(self, &open, Reason::Forked)?;
-        }
-        Ok(fd)
     }
 
     /// A number is the program's from here on, and stands for this.

@@ -1,8 +1,8 @@
 //! The descriptors that this library stands for.
 use crate::region::region;
 use crate::tree::Id;
-use ccfs_client::direct::{Attr, Dir, File};
-use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering::Relaxed};
+use ccfs_client::direct::{Attr, Dir, File, Listed};
+use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// What open(2) has opened: all descriptors that were made from one have it together.
@@ -12,6 +12,8 @@ pub struct Open {
     pub write: bool,
     /// It was made when it was opened: nobody has it by another descriptor that was open before.
     pub made: bool,
+    /// Counts what is opened.
+    number: u64,
     /// As F_GETFL says them.
     flags: AtomicI32,
     place: RwLock<Place>,
@@ -52,7 +54,13 @@ pub struct Place {
     /// Its setuid, setgid and sticky bits, if they are known.
     pub high_bits: Option<u32>,
     /// The names of a directory, while they are read.
-    pub listing: Option<crate::listing::Listing>,
+    pub listing: Option<Listing>,
+}
+
+/// All names as they were when the first one was asked for, and how many were given.
+pub struct Listing {
+    pub names: Vec<Listed>,
+    pub given: usize,
 }
 
 /// What was found when a file was opened, and is so as long as nobody has changed anything.
@@ -77,6 +85,7 @@ impl Open {
             read: access != libc::O_WRONLY && !is_path,
             write: access != libc::O_RDONLY && !is_path,
             made: opened.made,
+            number: OPENED.fetch_add(1, Relaxed),
             flags: AtomicI32::new(match is_path {
                 true => opened.flags & (libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW),
                 false => opened.flags & !NOT_KEPT | LARGEFILE,
@@ -89,6 +98,13 @@ impl Open {
             plain: opened.plain,
             device: opened.device,
         })
+    }
+
+    /// Both may be the same file: neither of them was made after the other one was open.
+    pub fn may_be_same(&self, other: &Open) -> bool {
+        let later = |made: &Open, other: &Open| made.made && made.number > other.number;
+        let both_made = self.made && other.made;
+        !(both_made || later(self, other) || later(other, self))
     }
 
     /// It names something, and can be neither read nor written (O_PATH).
@@ -112,6 +128,9 @@ impl Open {
         self.place.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+/// How many files were opened.
+static OPENED: AtomicU64 = AtomicU64::new(0);
 
 /// By number.
 #[derive(Default)]
@@ -168,6 +187,13 @@ impl Table {
         let is_it = |one: &Option<Arc<Open>>| one.as_ref().is_some_and(|o| Arc::ptr_eq(o, open));
         let numbers = all.iter().enumerate().filter(|(_, one)| is_it(one));
         numbers.map(|(fd, _)| fd as i32).collect()
+    }
+
+    /// Something that is open of a directory.
+    pub fn of_dir(&self, id: Id) -> Option<Arc<Open>> {
+        let all = self.all.read().unwrap_or_else(PoisonError::into_inner);
+        let is_it = |open: &&Arc<Open>| matches!(&open.what, What::Dir(_, dir) if *dir == id);
+        all.iter().flatten().find(is_it).cloned()
     }
 
     /// All, by number.

@@ -4,6 +4,7 @@
 #![allow(unsafe_code)]
 use std::arch::global_asm;
 use std::cell::Cell;
+use std::ffi::c_int;
 
 global_asm!(
     ".pushsection .tbss.ccfs_direct_thread, \"awT\", @nobits",
@@ -45,6 +46,21 @@ pub fn local() -> &'static Local {
     }
     // SAFETY: memory of 16 bytes that lives as long as the thread, and that no other one looks at; references do not leave a call.
     unsafe { &*ccfs_direct_thread() }
+}
+
+/// Does something in the middle of which this thread is not cancelled: what it has locked would stay so.
+pub fn uncancelled<T>(work: impl FnOnce() -> T) -> T {
+    unsafe extern "C" {
+        fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
+    }
+    const DISABLE: c_int = 1;
+    let mut before = 0;
+    // SAFETY: our own variable.
+    unsafe { pthread_setcancelstate(DISABLE, &raw mut before) };
+    let done = work();
+    // SAFETY: as above.
+    unsafe { pthread_setcancelstate(before, std::ptr::null_mut()) };
+    done
 }
 
 /// Does something that the program does not notice by errno.

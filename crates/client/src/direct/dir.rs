@@ -8,6 +8,7 @@ use super::options::OpenOptions;
 use super::session::{Did, Session};
 use crate::sys::fail;
 use rustix::fs::{AtFlags, Mode, OFlags, mkdirat, openat, statat};
+use rustix::io::Errno;
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -453,6 +454,18 @@ impl Dir {
     /// A descriptor of the directory, which is used through the mount from here on. Errors: as open(2).
     pub fn real_descriptor(&self) -> io::Result<OwnedFd> {
         self.0.real(&mut self.0.lock())
+    }
+
+    /// One of its own, with a position of its own, opened with these flags of open(2) besides.
+    pub fn real_descriptor_with(&self, flags: i32) -> io::Result<OwnedFd> {
+        let first = self.real_descriptor()?;
+        let flags = OFlags::CLOEXEC | OFlags::from_bits_retain(flags as u32);
+        match openat(&first, ".", flags, Mode::empty()) {
+            Ok(fd) => Ok(fd),
+            // It was removed, or may not be read any more.
+            Err(Errno::NOENT | Errno::ACCESS) => Ok(first),
+            Err(e) => Err(e.into()),
+        }
     }
 
     /// All of the session's changes that come before are durable, with what they depend on (streamsync). Errors: as fsync(2).

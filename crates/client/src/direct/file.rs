@@ -5,7 +5,7 @@ use super::layout::{Attr, DATA_MAX, Entry, FOR_LOCKS, SetAttr, op, set};
 use super::options::OpenOptions;
 use super::session::{Did, Session};
 use crate::sys::fail;
-use rustix::fs::{Mode, openat};
+use rustix::fs::{Mode, OFlags, openat};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering::Relaxed;
@@ -80,14 +80,21 @@ impl File {
     /// whatever comes once the calls fail with ESTALE; everything else makes them fail. Errors: EINVAL the file was not taken; as open(2).
     pub fn descriptor(&self) -> io::Result<OwnedFd> {
         match &*self.read() {
-            FileWay::Held(handle) if self.taken.is_some() => self.open_by_name(*handle, FOR_LOCKS),
+            FileWay::Held(handle) if self.taken.is_some() => {
+                self.open_by_name(*handle, FOR_LOCKS, 0)
+            }
             _ => fail(libc::EINVAL),
         }
     }
 
     /// A descriptor of the file, open as the file is, which is used through the mount from here on. Errors: as open(2).
     pub fn real_descriptor(&self) -> io::Result<OwnedFd> {
-        self.make_real()?;
+        self.real_descriptor_with(0)
+    }
+
+    /// The same, opened with more flags of open(2), if it is not open through the mount already.
+    pub fn real_descriptor_with(&self, flags: i32) -> io::Result<OwnedFd> {
+        self.make_real(flags)?;
         match &*self.read() {
             FileWay::Mount(fd) => Ok(fd.as_fd().try_clone_to_owned()?),
             FileWay::Held(_) => fail(libc::ESTALE),
@@ -321,25 +328,25 @@ impl File {
                     (Did::Broken, None) => {}
                 },
             }
-            self.make_real()?;
+            self.make_real(0)?;
         }
     }
 
     /// From here on the file is used through the mount: it has no name, perhaps, so the daemon gives it one for this once.
-    fn make_real(&self) -> io::Result<()> {
+    fn make_real(&self, flags: i32) -> io::Result<()> {
         let mut way = self.way.write().unwrap_or_else(PoisonError::into_inner);
         let FileWay::Held(handle) = &*way else {
             return Ok(());
         };
         let handle = *handle;
-        let fd = self.open_by_name(handle, 0)?;
+        let fd = self.open_by_name(handle, 0, flags)?;
         *way = FileWay::Mount(Kept::new(fd));
         self.session.close(handle);
         Ok(())
     }
 
     /// Opens it through the mount, by a name that it has for this once. `kind`: 0 or [`FOR_LOCKS`].
-    fn open_by_name(&self, handle: u32, kind: u64) -> io::Result<OwnedFd> {
+    fn open_by_name(&self, handle: u32, kind: u64, more: i32) -> io::Result<OwnedFd> {
         let session = &self.session;
         let entry = Entry {
             op: op::NAME,
@@ -355,7 +362,9 @@ impl File {
         };
         asked.copy(&mut name[..bytes]);
         drop(asked);
-        let flags = self.how.flags_of_existing();
+        // The name is the daemon's, and no link.
+        let flags = self.how.flags_of_existing() - OFlags::NOFOLLOW;
+        let flags = flags | OFlags::from_bits_retain(more as u32);
         Ok(openat(&session.dir, &name[..bytes], flags, Mode::empty())?)
     }
 }

@@ -1,7 +1,7 @@
 //! The way of a request, from top to bottom: which thread serves it (`may_block`, `is_long`) and whether that one may wait (`handle`,
 //! `handle_non_blocking`), the call, what has to be durable with it, and the reply. On whose behalf it runs its handler says
 //! (`Server::context`), since few need to know.
-use super::{Answer, Server, direct, ioctl, notifier, status_dir};
+use super::{Answer, Server, ioctl, notifier, status_dir};
 use crate::abi::{self, op};
 use crate::wire::{Errno, Handler, Reply, Request, StalePages};
 use ccfs_caller::procfs::Proc;
@@ -10,6 +10,7 @@ use ccfs_engine::{Attempt, GivesUp, Wait};
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
+use zerocopy::FromBytes;
 
 impl Handler for Server {
     fn may_block(&self, request: &Request<'_>) -> bool {
@@ -71,6 +72,12 @@ impl Handler for Server {
     }
 }
 
+/// An `IOC_DIRECT_CALL` that its caller says does not wait as a rule.
+fn is_said_to_be_short(input: &[u8]) -> bool {
+    let arg = client::DirectCallArg::read_from_bytes(input);
+    arg.is_ok_and(|arg| arg.flags & client::DIRECT_SHORT != 0)
+}
+
 impl Server {
     /// It waits for durability, for room, for the kernel, or for others in other ways.
     fn waits(&self, request: &Request<'_>) -> bool {
@@ -108,7 +115,7 @@ impl Server {
     fn ioctl_waits(&self, cmd: u32, input: &[u8]) -> bool {
         match cmd {
             cmd if ioctl::changes_flags(cmd) => true,
-            client::IOC_DIRECT_CALL => !direct::is_said_to_be_short(input),
+            client::IOC_DIRECT_CALL => !is_said_to_be_short(input),
             client::IOC_DIRECT_BEGIN => true,
             client::IOC_STATUS | client::IOC_TRACE | client::IOC_THAW => false,
             // What was posted comes first.

@@ -13,7 +13,7 @@ use ccfs_client::direct::layout::{
 use ccfs_engine::{Ino, ROOT_INO, StreamId, SyncCall, Wait};
 use std::sync::Arc;
 use std::time::Duration;
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::IntoBytes;
 
 /// Directories on the way to a session's first one.
 const DEPTH_MAX: usize = 4096;
@@ -221,11 +221,6 @@ impl Server {
             }
         }
     }
-}
-
-/// An `IOC_DIRECT_CALL` that its caller says does not wait as a rule.
-pub fn is_said_to_be_short(input: &[u8]) -> bool {
-    DirectCallArg::read_from_bytes(input).is_ok_and(|arg| arg.flags & DIRECT_SHORT != 0)
 }
 
 /// It waits only where data has to be read, or for room.

@@ -32,7 +32,6 @@
 //! program's own memory of names would know nothing.
 mod attributes;
 mod calls;
-pub(super) use calls::is_said_to_be_short;
 mod checks;
 mod confined;
 mod execute;
