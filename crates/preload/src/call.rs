@@ -8,4 +8,6 @@ pub const NUMBERS: usize = 512;
 pub struct Call {
     pub rax: u64,
     pub args: [u64; 6],
+    /// The thread was not to be cancelled meanwhile, and may be now.
+    pub uncancelled: bool,
 }

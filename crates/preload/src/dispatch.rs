@@ -261,7 +261,7 @@ pub fn call(call: &mut Call) -> bool {
     if !children::is_back(region) {
         return false;
     }
-    let mut work = || {
+    let work = || {
         loop {
             let blocked = signals::block(region);
             local.inside.set(1);
@@ -273,11 +273,9 @@ pub fn call(call: &mut Call) -> bool {
             }
         }
     };
-    // What becomes of the process has no locks, and a child begins with what its parent has.
-    let answer = thread::keep_errno(|| match kind {
-        Kind::Process => work(),
-        _ => thread::uncancelled(&mut work),
-    });
+    let uncancelled = thread::disable_cancellation();
+    let answer = thread::keep_errno(work);
+    call.uncancelled = uncancelled;
     let result = match answer {
         Ok(result) => result,
         Err(Stop::Errno(errno)) => -i64::from(errno),

@@ -23,8 +23,15 @@ pub fn address() -> u64 {
     ccfs_direct_entry as *const () as u64
 }
 
-extern "C" fn take(call: &mut Call) -> bool {
-    dispatch::call(call)
+unsafe extern "C" {
+    /// pthread_setcancelstate(3). Error: a state that is none.
+    fn pthread_setcancelstate(state: i32, before: *mut i32) -> i32;
+}
+
+/// 1: the call was made; 2 besides: the thread can be cancelled from here on.
+extern "C" fn take(call: &mut Call) -> u32 {
+    let made = dispatch::call(call);
+    u32::from(made) | u32::from(call.uncancelled) << 1
 }
 
 // What comes here is a `call` below the red zone of the caller; rcx and r11 are anybody's. r11 says whether the call was made here; if not, all but
@@ -42,6 +49,7 @@ global_asm!(
     "je 2f",
     "push rbp",
     "mov rbp, rsp",
+    "push 0",
     "push r9",
     "push r8",
     "push r10",
@@ -50,7 +58,7 @@ global_asm!(
     "push rdi",
     "push rax",
     "mov rdi, rsp",
-    "sub rsp, 256",
+    "sub rsp, 320",
     "and rsp, -64",
     "movaps [rsp], xmm0",
     "movaps [rsp + 16], xmm1",
@@ -70,7 +78,16 @@ global_asm!(
     "movaps [rsp + 240], xmm15",
     "cld",
     "call {take}",
-    "movzx r11d, al",
+    "mov [rsp + 256], eax",
+    // Here nothing of this library is in the way of a thread that ends.
+    "test eax, 2",
+    "je 3f",
+    "xor edi, edi",
+    "xor esi, esi",
+    "call {cancel}",
+    "3:",
+    "mov r11d, [rsp + 256]",
+    "and r11d, 1",
     "movaps xmm0, [rsp]",
     "movaps xmm1, [rsp + 16]",
     "movaps xmm2, [rsp + 32]",
@@ -87,7 +104,7 @@ global_asm!(
     "movaps xmm13, [rsp + 208]",
     "movaps xmm14, [rsp + 224]",
     "movaps xmm15, [rsp + 240]",
-    "lea rsp, [rbp - 56]",
+    "lea rsp, [rbp - 64]",
     "pop rax",
     "pop rdi",
     "pop rsi",
@@ -95,6 +112,7 @@ global_asm!(
     "pop r10",
     "pop r8",
     "pop r9",
+    "pop rbp",
     "pop rbp",
     "ret",
     "2:",
@@ -105,4 +123,5 @@ global_asm!(
     numbers = const NUMBERS,
     wanted = sym WANTED,
     take = sym take,
+    cancel = sym pthread_setcancelstate,
 );

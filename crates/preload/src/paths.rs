@@ -362,9 +362,27 @@ fn may_lead_there(path: &[u8]) -> bool {
     path.first() != Some(&b'/') || mounts().may_lead_there(path)
 }
 
+/// The kernel is about to remove or replace what a path leads to: if that is the top of a tree, and open, it becomes real before, since it could not
+/// any more.
+fn leave_top(state: &State, path: &Path<'_>) -> Result<(), Stop> {
+    let top = match state.tree().find(path.base, path.bytes) {
+        Some(Place {
+            dir, name: None, ..
+        }) => state.table.of_dir(dir),
+        _ => None,
+    };
+    match top {
+        Some(open) => real::make(state, &open, Reason::Control),
+        None => Ok(()),
+    }
+}
+
 /// unlink(2), and rmdir(2).
 pub fn remove(path: &Path<'_>, is_dir: bool) -> Answer {
     let state = state()?;
+    if is_dir {
+        leave_top(state, path)?;
+    }
     let mut tree = state.tree();
     let place = name(&mut tree, path)?;
     if is_dir {
@@ -400,6 +418,7 @@ pub fn remove(path: &Path<'_>, is_dir: bool) -> Answer {
 /// rename(2). `no_replace`: RENAME_NOREPLACE.
 pub fn rename(from: &Path<'_>, to: &Path<'_>, no_replace: bool) -> Answer {
     let state = state()?;
+    leave_top(state, to)?;
     let mut tree = state.tree();
     let (old, new) = (name(&mut tree, from)?, name(&mut tree, to)?);
     if old.slash || new.slash || old.device != new.device {

@@ -26,6 +26,7 @@ pub fn call(number: i64, args: [u64; 6]) -> i64 {
     make(&Call {
         rax: number as u64,
         args,
+        uncancelled: false,
     })
 }
 

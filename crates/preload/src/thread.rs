@@ -48,19 +48,17 @@ pub fn local() -> &'static Local {
     unsafe { &*ccfs_direct_thread() }
 }
 
-/// Does something in the middle of which this thread is not cancelled: what it has locked would stay so.
-pub fn uncancelled<T>(work: impl FnOnce() -> T) -> T {
+/// From here on this thread is not cancelled: what it locks would stay so. True: it could be before.
+pub fn disable_cancellation() -> bool {
     unsafe extern "C" {
         fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
     }
+    const ENABLE: c_int = 0;
     const DISABLE: c_int = 1;
-    let mut before = 0;
+    let mut before = DISABLE;
     // SAFETY: our own variable.
     unsafe { pthread_setcancelstate(DISABLE, &raw mut before) };
-    let done = work();
-    // SAFETY: as above.
-    unsafe { pthread_setcancelstate(before, std::ptr::null_mut()) };
-    done
+    before == ENABLE
 }
 
 /// Does something that the program does not notice by errno.
