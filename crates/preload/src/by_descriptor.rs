@@ -73,7 +73,8 @@ pub fn call(region: &Region, call: &Call) -> Answer {
         libc::SYS_fsetxattr => on.set_attribute(b, c, d, call.args[4]),
         libc::SYS_fgetxattr => on.attribute(Err(Stop::Errno(libc::ENODATA))),
         libc::SYS_flistxattr => on.attribute(Ok(0)),
-        libc::SYS_fstatfs => descriptors::fstatfs(&on, b),
+        libc::SYS_fstatfs => descriptors::of_volume(&on, call),
+        libc::SYS_syncfs => descriptors::of_volume(&on, call),
         _ => on.leave(Reason::Control),
     }
 }

@@ -136,23 +136,15 @@ pub fn sync_is_ignored(fd: i32) -> Answer {
     }
 }
 
-/// fstatfs(2): as the volume says.
-pub fn fstatfs(on: &On<'_>, to: u64) -> Answer {
-    let tree = on.state.tree();
-    let own = tree.a_descriptor(on.open.device).ok_or(Stop::Kernel);
-    match own {
-        Ok(own) => {
-            let args = [own as u64, to, 0, 0, 0, 0];
-            match raw::call(libc::SYS_fstatfs, args) {
-                errno @ -4095..0 => Err(Stop::Errno(-errno as i32)),
-                done => Ok(done),
-            }
-        }
-        Err(_) => {
-            drop(tree);
-            on.leave(Reason::Control)
-        }
-    }
+/// fstatfs(2) and syncfs(2): of the volume, whatever it is called by.
+pub fn of_volume(on: &On<'_>, call: &Call) -> Answer {
+    let own = on.state.tree().a_descriptor(on.open.device);
+    let Some(own) = own else {
+        return on.leave(Reason::Control);
+    };
+    let mut args = call.args;
+    args[0] = own as u64;
+    Ok(raw::call(call.rax as i64, args))
 }
 
 /// chdir(2) and fchdir(2), made here, to know when it is done.

@@ -68,7 +68,7 @@ const CALLS: &[(i64, Kind)] = &[
     (libc::SYS_pwritev2, Kind::Needs(&[0], Reason::Control)),
     (libc::SYS_fallocate, Kind::Needs(&[0], Reason::Control)),
     (libc::SYS_readahead, Kind::Needs(&[0], Reason::Control)),
-    (libc::SYS_syncfs, Kind::Needs(&[0], Reason::Control)),
+    (libc::SYS_syncfs, Kind::On),
     (libc::SYS_futimesat, Kind::Needs(&[0], Reason::Control)),
     (libc::SYS_fchdir, Kind::Process),
     (libc::SYS_flock, Kind::Needs(&[0], Reason::Locked)),

@@ -3,6 +3,7 @@
 use crate::call::{Call, NUMBERS};
 use crate::dispatch;
 use std::arch::global_asm;
+use std::ptr;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 /// For each number: whether such calls are looked at.
@@ -23,9 +24,28 @@ pub fn address() -> u64 {
     ccfs_direct_entry as *const () as u64
 }
 
-unsafe extern "C" {
-    /// pthread_setcancelstate(3). Error: a state that is none.
+unsafe extern "C-unwind" {
     fn pthread_setcancelstate(state: i32, before: *mut i32) -> i32;
+    fn pthread_setcanceltype(kind: i32, before: *mut i32) -> i32;
+    fn pthread_testcancel();
+}
+
+/// The thread can be cancelled again; what came meanwhile happens here, where nothing of this library is in the way of a thread that ends. (By
+/// pthread_setcancelstate alone glibc 2.36 ends a thread without the result PTHREAD_CANCELED.)
+extern "C-unwind" fn enable_cancellation() {
+    const ENABLE: i32 = 0;
+    const DEFERRED: i32 = 0;
+    const ASYNCHRONOUS: i32 = 1;
+    let mut kind = DEFERRED;
+    // SAFETY: our own variable, and values that these calls take; if the thread ends here nothing has to be dropped.
+    unsafe {
+        pthread_setcanceltype(DEFERRED, &raw mut kind);
+        pthread_setcancelstate(ENABLE, ptr::null_mut());
+        if kind == ASYNCHRONOUS {
+            pthread_testcancel();
+            pthread_setcanceltype(ASYNCHRONOUS, ptr::null_mut());
+        }
+    }
 }
 
 /// 1: the call was made; 2 besides: the thread can be cancelled from here on.
@@ -79,12 +99,9 @@ global_asm!(
     "cld",
     "call {take}",
     "mov [rsp + 256], eax",
-    // Here nothing of this library is in the way of a thread that ends.
     "test eax, 2",
     "je 3f",
-    "xor edi, edi",
-    "xor esi, esi",
-    "call {cancel}",
+    "call {enable}",
     "3:",
     "mov r11d, [rsp + 256]",
     "and r11d, 1",
@@ -123,5 +140,5 @@ global_asm!(
     numbers = const NUMBERS,
     wanted = sym WANTED,
     take = sym take,
-    cancel = sym pthread_setcancelstate,
+    enable = sym enable_cancellation,
 );

@@ -50,7 +50,7 @@ pub fn local() -> &'static Local {
 
 /// From here on this thread is not cancelled: what it locks would stay so. True: it could be before.
 pub fn disable_cancellation() -> bool {
-    unsafe extern "C" {
+    unsafe extern "C-unwind" {
         fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
     }
     const ENABLE: c_int = 0;
