@@ -5,7 +5,6 @@ use crate::engine::load::{Job, THREADS_MAX};
 use crate::experiment::Group;
 use crate::session::Plan;
 use crate::system::System;
-use crate::unmodified::job::Job as WorkJob;
 use crate::workload::Scale;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::{Path, PathBuf};
@@ -41,8 +40,6 @@ pub enum Command {
     Null(NullArgs),
     #[command(hide = true)]
     Engine(EngineArgs),
-    #[command(hide = true)]
-    Work(WorkArgs),
     #[command(hide = true)]
     Man(ManArgs),
     /// Tells `ccfs completions` of these commands and options, as JSON
@@ -346,20 +343,6 @@ pub struct EngineArgs {
     #[arg(long)]
     pub prepare: bool,
     pub target: PathBuf,
-}
-
-/// Makes one run of a workload, and what it starts with.
-#[derive(Args, Debug)]
-pub struct WorkArgs {
-    #[arg(long)]
-    pub job: WorkJob,
-    #[arg(long, value_parser = positive)]
-    pub scale: f64,
-    #[arg(long)]
-    pub seed: u64,
-    #[arg(long, value_parser = positive)]
-    pub seconds: f64,
-    pub dir: PathBuf,
 }
 
 /// Writes the manual pages into a directory.

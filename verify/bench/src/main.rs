@@ -2,7 +2,7 @@
 #![deny(unsafe_code)]
 use ccfs_bench::cli::{Cli, Command};
 use ccfs_bench::outputs::warn;
-use ccfs_bench::{counting, disk, engine, far, front, guard, null, scale, unmodified};
+use ccfs_bench::{counting, disk, engine, far, front, guard, null, scale};
 use ccfs_command::Failure;
 use ccfs_command::manual::{self, Extra};
 use ccfs_command::output::print_json;
@@ -59,7 +59,6 @@ fn main() -> ExitCode {
         }
         Some(Command::Null(args)) => null::serve(args),
         Some(Command::Engine(args)) => engine::worker::serve(args),
-        Some(Command::Work(args)) => unmodified::worker::serve(args),
         Some(Command::Man(args)) => {
             manual::write(Cli::command(), &[], &sections, &args.dir).map_err(text)
         }

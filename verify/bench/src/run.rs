@@ -1,7 +1,7 @@
 //! One run of a workload: threads, warm-up, measured time, latencies.
 use crate::stats::Latencies;
 use crate::workload::{Worker, Workload};
-use crate::{Because, Result};
+use crate::{Because, Result, sys};
 use std::path::Path;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::sync::{Barrier, Mutex};
@@ -43,7 +43,7 @@ pub fn prepare(workload: &dyn Workload, dir: &Path) -> Result<()> {
 /// Brings a file system to its disk. Also where the kernel does not forward syncfs: the unmount of a daemon does it then.
 pub fn sync(dir: &Path) -> Result<()> {
     let root = std::fs::File::open(dir).because(dir.display())?;
-    rustix::fs::syncfs(&root).because("syncfs")
+    sys::syncfs(&root).because("syncfs")
 }
 
 /// What the threads share.

@@ -1,6 +1,8 @@
 //! The system calls that the standard library does not have.
 #![allow(unsafe_code)]
+use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -10,6 +12,15 @@ pub fn in_its_own_session(command: &mut Command) {
     // SAFETY: setsid is safe to call between fork and exec, and touches no memory.
     unsafe {
         command.pre_exec(|| Ok(rustix::process::setsid().map(drop)?));
+    }
+}
+
+/// Brings the file system of a file to its disk. By the C library: the worker makes no system calls of its own.
+pub fn syncfs(file: &File) -> io::Result<()> {
+    // SAFETY: the descriptor is open for the call, which touches no memory.
+    match unsafe { libc::syncfs(file.as_raw_fd()) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 

@@ -283,8 +283,17 @@ pub fn ccfs_program() -> Result<PathBuf> {
 
 /// The program `ccfs-bench`, which serves modelled disks and the null server.
 pub fn bench_program() -> Result<PathBuf> {
-    let program = programs::beside("ccfs-bench");
-    program.ok_or_else(|| "ccfs-bench is not built: cargo build --release -p ccfs-bench".into())
+    built("ccfs-bench")
+}
+
+/// The program `ccfs-bench-work`, which does workloads as any other program would.
+pub fn work_program() -> Result<PathBuf> {
+    built("ccfs-bench-work")
+}
+
+fn built(name: &str) -> Result<PathBuf> {
+    let program = programs::beside(name);
+    program.ok_or_else(|| format!("{name} is not built: cargo build --release -p ccfs-bench"))
 }
 
 /// Waits for the end of a program whose standard error is a pipe; its error is what it said.

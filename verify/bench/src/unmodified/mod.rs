@@ -1,14 +1,14 @@
 //! Programs that know nothing of ccfs: as they are, by direct calls (`ccfs direct`), and on ext4 under eatmydata.
 //!
 //! Each is started anew, and its start is in the time taken: what is loaded into a program costs time there. A worker of the benchmark
-//! does the workloads, and shell commands what is done with a tree of sources.
+//! (`ccfs-bench-work`) does the workloads, and shell commands what is done with a tree of sources.
 pub mod job;
 pub mod worker;
 
 use crate::apps::{IGNORE, finish, git, script, start, timed};
 use crate::disk::DiskKind;
 use crate::experiment::{Experiment, Group, Measured, Place};
-use crate::system::{System, bench_program, not_installed};
+use crate::system::{System, not_installed, work_program};
 use crate::{Because, Result, run};
 use job::Job;
 use std::path::{Path, PathBuf};
@@ -44,8 +44,8 @@ impl Experiment for Work {
     fn measure(&self, place: &Place, variant: &str) -> Result<Measured> {
         let (mount, dir) = place.fresh()?;
         run::sync(&dir)?;
-        let mut command = start(place, bench_program()?, &dir, variant)?;
-        command.arg("work").arg(&dir).args(["--job", self.0.name()]);
+        let mut command = start(place, work_program()?, &dir, variant)?;
+        command.arg(&dir).args(["--job", self.0.name()]);
         command.args(["--scale", &place.scale.0.to_string()]);
         command.args(["--seed", &place.seed.to_string()]);
         let seconds = place.seconds * self.0.share();
