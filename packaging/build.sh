@@ -14,5 +14,5 @@ export CFLAGS="-ffile-prefix-map=$home=/cargo -ffile-prefix-map=$sources=/ccfs -
 export CARGO_PROFILE_RELEASE_DEBUG=0
 cargo build --quiet --release --locked -p ccfs -p ccfs-preload -p ccfs-bench -p ccfs-evidence -p ccfs-libccfs
 # 2.34 is what README promises.
-packaging/glibc.sh 2.34 "$target"/release/{ccfs,ccfs-bench,ccfs-crash,libccfs.so,libccfs_direct.so} >&2
+packaging/glibc.sh 2.34 "$target"/release/{ccfs,ccfs-bench,ccfs-bench-work,ccfs-crash,libccfs.so,libccfs_direct.so} >&2
 packaging/pack.sh "$target/release/ccfs" "$out" "$commit"

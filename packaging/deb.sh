@@ -2,8 +2,8 @@
 # Builds Debian packages of what was built with dpkg-deb: the program (ccfs), the C library (libccfs1), and what programs are built with
 # (libccfs-dev). Prints their files, one a line.
 # usage: deb.sh PROGRAM OUT-DIR [VERSION [PACKAGE...]]
-# Beside PROGRAM are libccfs.so and libccfs.a, and ccfs-bench, ccfs-crash and libccfs_direct.so if they were built. DEB_LEVEL: of
-# compression, 0 to 9.
+# Beside PROGRAM are libccfs.so and libccfs.a, and ccfs-bench, ccfs-bench-work, ccfs-crash and libccfs_direct.so if they were
+# built. DEB_LEVEL: of compression, 0 to 9.
 # NOTICES: a file with the licences of what is in the programs (packaging/sbom.py makes it). Another VERSION than that of the sources is
 # for tests. The same programs and SOURCE_DATE_EPOCH give the same bytes.
 set -euo pipefail

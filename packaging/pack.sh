@@ -2,7 +2,8 @@
 # Packs what was built: Debian packages, a tarball, a software bill of materials, how it was built, checksums. The same programs and
 # SOURCE_DATE_EPOCH give the same bytes.
 # usage: pack.sh PROGRAM OUT-DIR [COMMIT]
-# Beside PROGRAM are libccfs.so and libccfs.a, and ccfs-bench, ccfs-crash and libccfs_direct.so if they were built. OUT-DIR is empty.
+# Beside PROGRAM are libccfs.so and libccfs.a, and ccfs-bench, ccfs-bench-work, ccfs-crash and libccfs_direct.so if they were
+# built. OUT-DIR is empty.
 # DEB_LEVEL: of compression, 0 to 9.
 set -euo pipefail
 usage="usage: pack.sh PROGRAM OUT-DIR [COMMIT]"
@@ -19,7 +20,7 @@ trap 'rm -rf "$work"' EXIT
 # Without what only debuggers need.
 built=$work/built
 mkdir "$built"
-for name in ccfs ccfs-bench ccfs-crash libccfs.so libccfs_direct.so libccfs.a; do
+for name in ccfs ccfs-bench ccfs-bench-work ccfs-crash libccfs.so libccfs_direct.so libccfs.a; do
     from=$(dirname "$program")/$name
     [ ! -e "$from" ] || cp "$from" "$built/$name"
 done

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Installs the program with everything that finds it: helpers of mount(8), mkfs(8) and fsck(8), pages, completions, service unit.
 # usage: [DESTDIR=...] [PREFIX=/usr/local] [SBIN=/sbin] [UNITDIR=...] install.sh install|uninstall PROGRAM
-# PROGRAM: the built ccfs; ccfs-bench, ccfs-crash and libccfs_direct.so, if they were built, lie beside it. What `install` puts there, `uninstall` takes away,
-# and nothing else.
+# PROGRAM: the built ccfs; ccfs-bench, ccfs-bench-work, ccfs-crash and libccfs_direct.so, if they were built, lie beside it. What
+# `install` puts there, `uninstall` takes away, and nothing else.
 set -euo pipefail
 top=$(cd "$(dirname "$0")/.." && pwd)
 action=${1:-} program=${2:-}
@@ -19,6 +19,8 @@ doc=$PREFIX/share/doc/ccfs
 root=${DESTDIR:-}
 # What `ccfs bench` and `ccfs crash` start.
 OTHERS="ccfs-bench ccfs-crash"
+# What these start, beside them; it has no page.
+PARTS=ccfs-bench-work
 # What `ccfs direct` loads into programs; it looks for it in ../lib/ccfs, seen from the program.
 LOADED=libccfs_direct.so
 TABLE_NAMES="fuse.ccfs fuseblk.ccfs"
@@ -36,7 +38,7 @@ install_all() {
     install -d "$root$PREFIX/bin" "$root$SBIN" "$root$man" "$root$UNITDIR" "$root$BASHDIR" "$root$ZSHDIR" "$root$FISHDIR"
     put "$program" bin 755
     local other
-    for other in $OTHERS; do
+    for other in $OTHERS $PARTS; do
         other=$(dirname "$program")/$other
         if [ -x "$other" ]; then put "$other" bin 755; fi
     done
@@ -81,7 +83,7 @@ install_all() {
 }
 
 uninstall_all() {
-    for name in ccfs $OTHERS; do rm -f "$root$PREFIX/bin/$name"; done
+    for name in ccfs $OTHERS $PARTS; do rm -f "$root$PREFIX/bin/$name"; done
     rm -f "$root$UNITDIR/ccfs@.service"
     rm -f "$root$BASHDIR/ccfs" "$root$ZSHDIR/_ccfs" "$root$FISHDIR/ccfs.fish"
     for helper in mount mkfs fsck; do rm -f "$root$SBIN/$helper.ccfs" "$root$man/$helper.ccfs.8"; done

@@ -97,7 +97,7 @@ fn what_is_installed_is_uninstalled() {
     // The other programs come from builds of their own; here only their files count, and what the installation asks them.
     let built = place.subdir("built");
     tool("cp", &[env!("CARGO_BIN_EXE_ccfs"), &built]);
-    for name in ["ccfs-bench", "ccfs-crash"] {
+    for name in ["ccfs-bench", "ccfs-bench-work", "ccfs-crash"] {
         other_program(&format!("{built}/{name}"));
     }
     fs::write(place.path("built/libccfs_direct.so"), "").unwrap();
@@ -109,6 +109,7 @@ fn what_is_installed_is_uninstalled() {
     for file in [
         "/opt/ccfs/bin/ccfs",
         "/opt/ccfs/bin/ccfs-bench",
+        "/opt/ccfs/bin/ccfs-bench-work",
         "/opt/ccfs/bin/ccfs-crash",
         "/opt/ccfs/lib/ccfs/libccfs_direct.so",
         "/opt/ccfs/share/man/man8/ccfs-bench.8",

@@ -26,9 +26,10 @@ const PROGRAMS: [&str; 8] = [
     "gzip",
 ];
 /// Built programs and libraries that are installed; `make install` takes them from `target/release`.
-const BUILT: [&str; 5] = [
+const BUILT: [&str; 6] = [
     "ccfs",
     "ccfs-bench",
+    "ccfs-bench-work",
     "ccfs-crash",
     "libccfs.so",
     "libccfs.a",
