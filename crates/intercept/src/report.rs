@@ -56,6 +56,8 @@ pub enum Reason {
     Uncertain,
     /// The program makes system calls of its own.
     OwnCalls,
+    /// The program waits for syncs, or reads much.
+    Waits,
     /// No reason: processes that were started.
     Processes,
     /// No reason: sessions that were begun.
@@ -64,7 +66,7 @@ pub enum Reason {
 
 impl Reason {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Reason; 16] = [
+    pub const ALL: [Reason; 17] = [
         Reason::Mapped,
         Reason::Locked,
         Reason::Forked,
@@ -79,6 +81,7 @@ impl Reason {
         Reason::Links,
         Reason::Uncertain,
         Reason::OwnCalls,
+        Reason::Waits,
         Reason::Processes,
         Reason::Sessions,
     ];
@@ -100,6 +103,7 @@ impl Reason {
             Reason::Links => "symbolic links on the way",
             Reason::Uncertain => "a path that only the kernel can follow",
             Reason::OwnCalls => "the program makes system calls of its own",
+            Reason::Waits => "the program waits for syncs, or reads much",
             Reason::Processes => "processes",
             Reason::Sessions => "sessions",
         }
@@ -122,6 +126,7 @@ impl Reason {
             Reason::Links => "links",
             Reason::Uncertain => "uncertain",
             Reason::OwnCalls => "own_calls",
+            Reason::Waits => "waits",
             Reason::Processes => "processes",
             Reason::Sessions => "sessions",
         }

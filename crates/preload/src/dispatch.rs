@@ -266,6 +266,11 @@ pub fn call(call: &mut Call) -> bool {
             let blocked = signals::block(region);
             local.inside.set(1);
             let answer = within(region, kind, call, blocked);
+            let is_made = !matches!(answer, None | Some(Err(Stop::Kernel)));
+            if is_made && kind != Kind::Process && region.gain.note_call() {
+                count::left(Reason::Waits);
+                let _ = children::end();
+            }
             local.inside.set(0);
             signals::unblock(blocked);
             if let Some(answer) = answer {
@@ -388,7 +393,7 @@ fn within(region: &Region, kind: Kind, call: &Call, blocked: Blocked) -> Option<
         {
             // It takes long; children can be begun meanwhile.
             drop(inside);
-            by_descriptor::sync(call.args[0] as i32)
+            by_descriptor::sync(region, call.args[0] as i32)
         }
         Kind::On => by_descriptor::call(region, call),
         Kind::Path => by_path::call(call),

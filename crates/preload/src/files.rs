@@ -6,6 +6,7 @@ use crate::count::Reason;
 use crate::listing;
 use crate::program;
 use crate::real;
+use crate::region::region;
 use crate::state::State;
 use crate::table::{Open, What};
 use ccfs_client::direct::layout::{SetAttr, set};
@@ -113,6 +114,9 @@ impl On<'_> {
                 out[..n].copy_from_slice(&rest[..n]);
                 return Ok(n);
             }
+        }
+        if let Some(region) = region() {
+            region.gain.note_read(out.len());
         }
         Ok(file.read_at(out, offset)?)
     }

@@ -23,6 +23,7 @@ mod descriptors;
 mod dispatch;
 mod entry;
 mod files;
+mod gain;
 mod heap;
 mod identity;
 mod leak;

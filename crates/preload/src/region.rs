@@ -1,5 +1,6 @@
 //! What a forked child does not have of its parent: memory that is zeros there (MADV_WIPEONFORK).
 #![allow(unsafe_code)]
+use crate::gain::Gain;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 use rustix::thread::futex;
 use std::ptr;
@@ -26,6 +27,7 @@ pub struct Region {
     pub made: AtomicU32,
     /// Signals for which the program has had handlers ([`crate::signals`]).
     pub handlers: AtomicU64,
+    pub gain: Gain,
     pub heap: Lock,
     pub gate: Gate,
     /// Descriptors that this library stands for.

@@ -1,0 +1,84 @@
+//! Programs that the kernel serves better: who waits for the disk, or reads much, gains nothing by calls without it, and one thread of
+//! the daemon carries all of a session's out.
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// What counts against direct calls. A child begins anew.
+#[derive(Default)]
+pub struct Gain {
+    calls: AtomicU32,
+    syncs: AtomicU32,
+    reads: AtomicU32,
+}
+
+/// Bytes of a read that count.
+const LARGE: usize = 64 << 10;
+/// Calls before anything is judged.
+const CALLS_MIN: u32 = 64;
+/// Syncs are too many if there are more than one in so many calls, and large reads likewise.
+const CALLS_PER_SYNC: u32 = 32;
+const CALLS_PER_READ: u32 = 8;
+
+impl Gain {
+    /// A call was made here. True: the program is better off with the kernel.
+    pub fn note_call(&self) -> bool {
+        let calls = self.calls.fetch_add(1, Relaxed);
+        let many = |count: &AtomicU32, each: u32| count.load(Relaxed).saturating_mul(each) > calls;
+        calls.is_multiple_of(CALLS_MIN)
+            && calls > 0
+            && (many(&self.syncs, CALLS_PER_SYNC) || many(&self.reads, CALLS_PER_READ))
+    }
+
+    /// A file was made durable, and the program waited for it.
+    pub fn note_sync(&self) {
+        self.syncs.fetch_add(1, Relaxed);
+    }
+
+    /// So many bytes were asked for.
+    pub fn note_read(&self, bytes: usize) {
+        if bytes >= LARGE {
+            self.reads.fetch_add(1, Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lost(calls: u32, note: impl Fn(&Gain, u32)) -> bool {
+        let gain = Gain::default();
+        (0..calls).any(|n| {
+            note(&gain, n);
+            gain.note_call()
+        })
+    }
+
+    #[test]
+    fn who_writes_and_reads_little_gains() {
+        assert!(!lost(10_000, |gain, _| gain.note_read(LARGE - 1)));
+        assert!(!lost(10_000, |gain, n| {
+            if n % 40 == 39 {
+                gain.note_sync();
+            }
+        }));
+    }
+
+    #[test]
+    fn who_syncs_or_reads_much_does_not() {
+        assert!(lost(100, |gain, n| {
+            if n % 8 == 0 {
+                gain.note_sync();
+            }
+        }));
+        assert!(lost(100, |gain, n| {
+            if n % 4 == 0 {
+                gain.note_read(LARGE);
+            }
+        }));
+        assert!(
+            !lost(CALLS_MIN, |gain, _| gain.note_sync()),
+            "too early to say"
+        );
+    }
+}
