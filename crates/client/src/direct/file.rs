@@ -345,8 +345,21 @@ impl File {
         Ok(())
     }
 
-    /// Opens it through the mount, by a name that it has for this once. `kind`: 0 or [`FOR_LOCKS`].
+    /// Opens it through the mount, by a name that it has for this once. `kind`: 0 or [`FOR_LOCKS`]. Errors: as open(2), but what the file's owner had opened
+    /// it for he gets, whatever its mode is now.
     fn open_by_name(&self, handle: u32, kind: u64, more: i32) -> io::Result<OwnedFd> {
+        const TRIES: u32 = 16;
+        let mut tries = 1;
+        loop {
+            match self.open_by_name_once(handle, kind, more) {
+                // The kernel dropped the daemon's answer, perhaps, since others have changed the file at that moment.
+                Err(e) if e.raw_os_error() == Some(libc::EACCES) && tries < TRIES => tries += 1,
+                done => return done,
+            }
+        }
+    }
+
+    fn open_by_name_once(&self, handle: u32, kind: u64, more: i32) -> io::Result<OwnedFd> {
         let session = &self.session;
         let entry = Entry {
             op: op::NAME,

@@ -71,10 +71,15 @@ impl Server {
             return Err(Errno(libc::ENOENT));
         }
         let attr = self.volume.getattr(ino).map_err(stale)?;
+        let who = (request.header.pid, request.header.uid);
+        let is_asked_again = self.direct.keeps_access(who, name, token, &attr);
         let entry = self.entry_of(&attr);
         reply.push(&abi::EntryOut {
             entry_valid: 0,
-            attr_valid: if stays_held { 0 } else { entry.attr_valid },
+            attr_valid: match stays_held || is_asked_again {
+                true => 0,
+                false => entry.attr_valid,
+            },
             ..entry
         });
         Ok(())
@@ -137,8 +142,11 @@ impl Server {
 
     pub(super) fn getattr(&self, request: &Request<'_>, reply: &mut Reply) -> Answer {
         let ino = self.target(request)?;
-        let valid = self.attr_valid(request, ino)?;
-        let attr = self.volume_for(request).getattr(ino)?;
+        let mut valid = self.attr_valid(request, ino)?;
+        let mut attr = self.volume_for(request).getattr(ino)?;
+        if let Some(mode) = self.direct.mode_to_open(request.header.pid, &attr) {
+            (attr.mode, valid) = (mode, 0);
+        }
         self.push_attr(reply, &attr, valid);
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! Entries that are carried out by a system call of the program: they wait, or the kernel knows their directory.
 use super::execute::answer;
 use super::holds::Entries;
-use super::session::{Opened, Read, Refused, Role, Session, read_at};
+use super::session::{Handle, Opened, Read, Refused, Role, Session, read_at};
 use super::{Direct, Displaces, Server, Token, confined, count};
 use crate::rights;
 use crate::server::Answer;
@@ -296,16 +296,24 @@ impl Direct {
     }
 
     fn inode_of(&self, session: &Session, read: &Read) -> Result<Ino, Refused> {
+        Ok(self.handle_of(session, read)?.ino)
+    }
+
+    fn handle_of(&self, session: &Session, read: &Read) -> Result<Handle, Refused> {
         let consumer = session.lock(Wait::Allowed)?;
         let handle = consumer.handles.get(&read.entry.h);
-        handle.map(|h| h.ino).ok_or(Refused::Errno(libc::EBADF))
+        handle.copied().ok_or(Refused::Errno(libc::EBADF))
     }
 
     /// A name by which a file can be opened, once.
     fn name(&self, session: &Session, read: &Read) -> Result<Vec<u8>, Refused> {
-        let ino = self.inode_of(session, read)?;
-        let for_locks = read.entry.b == FOR_LOCKS;
-        let token = self.new_token(Token { ino, for_locks })?;
+        let Handle { ino, access, .. } = self.handle_of(session, read)?;
+        let user = &session.user;
+        let token = self.new_token(Token {
+            ino,
+            for_locks: read.entry.b == FOR_LOCKS,
+            keeps: (!user.may_all).then_some((user.uid, access)),
+        })?;
         let mut consumer = session.lock(Wait::Allowed)?;
         let handle = consumer.handles.get(&read.entry.h);
         // It may be closed by now, or the session be over: nobody would forget the name then.

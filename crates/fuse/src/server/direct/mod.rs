@@ -44,6 +44,7 @@ mod linked;
 mod names;
 mod session;
 mod thread;
+mod tokens;
 
 use self::forgets::Forgets;
 use super::notifier::Notifier;
@@ -66,16 +67,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+pub(super) use tokens::Token;
+use tokens::Tokens;
 
 /// Sessions of a mount, and of one user.
 const SESSIONS_MAX: usize = 256;
 const SESSIONS_OF_USER: usize = 64;
-/// Names that wait to be opened once.
-const TOKENS_MAX: usize = 4096;
 /// How long nothing is promised once somebody has found no space.
 const SPACE_IS_SHORT: Duration = Duration::from_secs(10);
-/// Names that are given to files for one open begin so.
-const TOKEN: &str = ".ccfs-direct-";
 
 /// What of the mount decides whether there can be sessions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -113,18 +112,11 @@ pub struct Direct {
     short_until: Mutex<Option<Instant>>,
     /// Inodes of which programs have handles, and how many.
     open: Mutex<FastMap<Ino, usize>>,
-    tokens: Mutex<HashMap<String, Token>>,
+    tokens: Tokens,
     failures: Failures,
     ended: AtomicBool,
     /// For `status`.
     figures: Figures,
-}
-
-/// What a name that is good for one LOOKUP stands for.
-#[derive(Clone, Copy)]
-pub(super) struct Token {
-    pub ino: Ino,
-    pub for_locks: bool,
 }
 
 /// Who gives way to a session that wants to post.
@@ -182,7 +174,7 @@ impl Direct {
             given_back: AtomicU64::new(0),
             short_until: Mutex::default(),
             open: Mutex::default(),
-            tokens: Mutex::default(),
+            tokens: Tokens::default(),
             failures: Failures::default(),
             ended: AtomicBool::new(false),
             figures: Figures::default(),
@@ -205,7 +197,7 @@ impl Direct {
             "sessions": self.sessions.read().len(),
             "held": self.holds.lock().len(),
             "handles": self.open.lock().values().sum::<usize>(),
-            "names": self.tokens.lock().len(),
+            "names": self.tokens.len(),
             "promised_blocks": self.volume.promised().blocks,
             "begun": load(&figures.begun),
             "posted": load(&figures.posted),
@@ -475,39 +467,6 @@ impl Direct {
                 open.remove(&ino);
             }
         }
-    }
-
-    /// A name by which an inode can be opened once. Error: ENFILE too many wait to be opened.
-    fn new_token(&self, token: Token) -> Result<String, Errno> {
-        let name = format!("{TOKEN}{:016x}{:016x}", random()?, random()?);
-        let mut tokens = self.tokens.lock();
-        if tokens.len() >= TOKENS_MAX {
-            return Err(Errno(libc::ENFILE));
-        }
-        tokens.insert(name.clone(), token);
-        Ok(name)
-    }
-
-    /// Its handle is closed: nobody opens it any more, and the kernel would keep the file for its sake.
-    fn forget_token(&self, session: &Session, token: &str) {
-        self.tokens.lock().remove(token);
-        let (user, dir) = (session.user.uid, session.root);
-        self.notifier.name_gone(user, dir, token.as_bytes());
-    }
-
-    /// What such a name is for.
-    pub fn token(&self, name: &[u8]) -> Option<Token> {
-        if !self.is_active() || !name.starts_with(TOKEN.as_bytes()) {
-            return None;
-        }
-        let name = std::str::from_utf8(name).ok()?;
-        self.tokens.lock().get(name).copied()
-    }
-
-    /// Somebody opens the inode by such a name, which is used up. False: it is already, or nobody has the handle any more.
-    pub fn use_token(&self, name: &[u8]) -> bool {
-        let name = String::from_utf8_lossy(name);
-        self.tokens.lock().remove(&*name).is_some()
     }
 }
 

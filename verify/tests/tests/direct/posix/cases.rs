@@ -223,15 +223,24 @@ pub const OF_ROOT: &[(&str, &str)] = &[
     ),
 ];
 
-/// Files that their owner has open and may not open again. Once the kernel knows such a file, an ordinary user has lost it
-/// (docs/using/direct.md).
-pub const CLOSED: &[(&str, &str)] = &[(
+/// Files that their owner has open and may not open again.
+pub const CLOSED: &[(&str, &str)] = &[
+    (
     "closed",
     "open 0 a 0 rwc 0; write 0 0 5 1; read 0 0 9; fstat 0; open 0 a 1 r 0; open 0 a 1 rw 0; open 0 a 1 rwce 0666; append 0 5 1;
      chmod 0 0600; open 0 a 1 r 0; chmod 1 0444; write 0 0 5 1; truncate 0 3; chmod 0 0; write 0 0 5 1; read 1 0 9; fstat 1;
      open 0 b 2 rwc 0444; write 2 0 9 1; open 0 b 3 rw 0; fstat 2; rename 0 b 0 a; fstat 1; append 2 5 1; unlink 0 a; fstat 2;
      chmod 2 0644",
-)];
+),
+    (
+        "closed_and_looked_at",
+        "open 0 a 0 rwc 0444; write 0 0 9 1; ~lstat 0 a; write 0 5 9 2; ~lstat 0 a; ~open 0 a 0 w 0; ~open 0 a 0 rw 0; append 0 5 1; fstat 0;
+         ~open 0 a 0 r 0; ~fstat 0; truncate 0 3; ~lstat 0 a; open 0 a 1 rw 0; open 0 b 1 rwc 0644; chmod 1 0; ~lstat 0 b; write 1 0 5 1;
+         ~lstat 0 b; ~open 0 b 1 r 0; ~open 0 b 1 w 0; read 1 0 9; fstat 1; ~lchmod 0 b 0200; open 0 b 2 w 0; ~open 0 b 1 r 0; fstat 1;
+         open 0 c 2 wc 0; open 0 d 3 rwc 0040; ~lstat 0 c; write 2 0 5 1; read 2 0 5; ~unlink 0 d; append 3 5 1; read 3 0 9; fstat 3;
+         ~lstat 0 c; ~lchmod 0 c 0444; append 2 5 1; ~open 0 c 2 w 0; list 0",
+    ),
+];
 
 /// Times of access, for held files alone: the kernel's own cache makes them approximate, and nothing counts that is read behind the end.
 pub const ACCESSED: &[(&str, &str)] = &[(

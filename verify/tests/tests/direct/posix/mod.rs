@@ -55,7 +55,7 @@ fn program() {
     let cases = match kind {
         "limited" => cases::LIMITED.to_vec(),
         "root" => [cases::CASES, cases::OF_ROOT, cases::CLOSED].concat(),
-        _ => cases::CASES.to_vec(),
+        _ => [cases::CASES, cases::CLOSED].concat(),
     };
     let mut all = Run {
         place,
@@ -79,9 +79,6 @@ fn program() {
         all.step_by_step(name, &lines(text), &[Kind::Ext4, Kind::Held]);
     }
     if kind == "user" {
-        for (name, text) in cases::CLOSED {
-            all.step_by_step(name, &lines(text), &[Kind::Ext4, Kind::Mount, Kind::Held]);
-        }
         for (name, _, text) in cases::PREPARED {
             all.step_by_step(name, &lines(text), &[Kind::Ext4, Kind::Mount, Kind::Known]);
         }
