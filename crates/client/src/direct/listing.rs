@@ -95,8 +95,8 @@ impl Dir {
             return Ok(None);
         };
         if from == 0 {
-            let names: Vec<_> = all.iter().map(|one| one.entry.clone()).collect();
-            self.learn(dir, names.iter().filter(is_other))?;
+            let names = all.iter().map(|one| &one.entry);
+            self.learn(dir, names.filter(is_other))?;
         }
         Ok(Some(all))
     }
