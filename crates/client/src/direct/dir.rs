@@ -2,8 +2,9 @@
 use super::attr::{Known, attr_of, attr_of_stat, meant, set_by_descriptor};
 use super::descriptors::Kept;
 use super::file::{File, FileWay};
+use super::known::Kind;
 use super::layout::{Attr, DATA_MAX, Entry, NO_HANDLE, PLAIN, READING, SetAttr, op, set};
-use super::node::{Dirs, Held, Kind, KnownNames, Node, Way};
+use super::node::{Dirs, Held, Node, Way};
 use super::options::OpenOptions;
 use super::session::{Did, Session};
 use crate::sys::fail;
@@ -319,13 +320,15 @@ impl Dir {
         let (handle, attr, known) = self.birth(&mut way, op::MKDIR, name, mode_bits)?;
         let attr = attr.ok_or(io::ErrorKind::Other)?;
         // Where the program itself may not make anything it is asked.
-        let names = session.may_change_names(&attr).then(KnownNames::default);
+        let names = session
+            .may_change_names(&attr)
+            .then(|| session.names.no_names());
         let node = self.0.beside(Way::Held(Held {
             handle,
             names,
             known,
         }));
-        self.0.dirs().insert(attr.ino, Arc::downgrade(&node));
+        self.0.dirs().insert(attr.ino, &node);
         Ok((Dir(node), attr))
     }
 
@@ -365,7 +368,7 @@ impl Dir {
     /// A directory that was there: the object that there is, or none (another one would know other names).
     pub(super) fn found(&self, handle: u32, attr: &Attr) -> Dir {
         let mut dirs = self.0.dirs();
-        if let Some(node) = dirs.get(&attr.ino).and_then(|n| n.upgrade()) {
+        if let Some(node) = dirs.get(attr.ino) {
             self.0.session.close(handle);
             return Dir(node);
         }
@@ -377,11 +380,7 @@ impl Dir {
                 own: false,
             },
         }));
-        // From time to time.
-        if dirs.len().is_power_of_two() {
-            dirs.retain(|_, node| node.strong_count() > 0);
-        }
-        dirs.insert(attr.ino, Arc::downgrade(&node));
+        dirs.insert(attr.ino, &node);
         Dir(node)
     }
 

@@ -1,7 +1,8 @@
 //! What is in a directory.
 use super::dir::Dir;
+use super::known::Kind;
 use super::layout::{Attr, Entry, Name, WITH_ATTR, op};
-use super::node::{Held, Kind, KnownNames, Way};
+use super::node::{Held, Way};
 use super::session::Did;
 use crate::sys::fail;
 use rustix::io::Errno;
@@ -161,7 +162,7 @@ impl Dir {
                 Did::Done(attr) => session.may_change_names(&attr),
                 Did::Broken => false,
             };
-        let mut names = KnownNames::default();
+        let mut names = session.names.no_names();
         let fits = all.all(|entry| {
             let kind = match entry.kind {
                 libc::DT_REG => Kind::File,

@@ -31,6 +31,7 @@ mod attr;
 mod descriptors;
 mod dir;
 mod file;
+mod known;
 pub mod layout;
 mod listing;
 pub mod memory;

@@ -1,7 +1,8 @@
 //! Names of a directory: removed, renamed, linked.
 use super::dir::{Dir, checked};
+use super::known::Kind;
 use super::layout::{Entry, NO_REPLACE, op};
-use super::node::{Kind, Node, Way};
+use super::node::{Node, Way};
 use super::session::Did;
 use crate::sys::fail;
 use rustix::fs::{AtFlags, RenameFlags, linkat, readlinkat, renameat_with, symlinkat, unlinkat};
@@ -74,7 +75,7 @@ impl Dir {
         let Ok(Did::Done((attr, ..))) = self.look_up(way, name, None, &mut []) else {
             return None;
         };
-        let found = self.0.dirs().get(&attr.ino).and_then(|n| n.upgrade());
+        let found = self.0.dirs().get(attr.ino);
         found.filter(|node| !Arc::ptr_eq(node, &self.0))
     }
 

@@ -1,62 +1,21 @@
 //! What a directory is to a session: held, with its names, or known to the kernel.
 use super::attr::Known;
 use super::descriptors::Kept;
+use super::known::{self, Kind, KnownNames};
 use super::layout::{Entry, op};
 use super::session::{Did, Session};
 use crate::sys::fail;
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
-use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use zerocopy::FromBytes;
+
+/// The directories in use, by number.
+pub(super) type Dirs = known::Dirs<Node>;
 
 /// All names of a held directory; `None`: they are not known.
 pub(super) type Names = Option<KnownNames>;
-
-/// Names in memory, and how many bytes they have in the directory.
-#[derive(Default)]
-pub(super) struct KnownNames {
-    kinds: HashMap<Box<[u8]>, Kind>,
-    bytes: usize,
-}
-
-/// Bytes that the names of a directory may have which are kept in memory: one with more is asked about. It is also less than any directory has
-/// room for.
-const BYTES_MAX: usize = 2_816 << 10;
-
-/// Bytes of a name in its directory (ext4).
-fn size(name: &[u8]) -> usize {
-    (8 + name.len()).next_multiple_of(4)
-}
-
-impl KnownNames {
-    pub fn get(&self, name: &[u8]) -> Option<Kind> {
-        self.kinds.get(name).copied()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.kinds.is_empty()
-    }
-
-    /// False: there are too many.
-    pub fn insert(&mut self, name: &[u8], kind: Kind) -> bool {
-        if self.kinds.insert(name.into(), kind).is_none() {
-            self.bytes += size(name);
-        }
-        self.bytes <= BYTES_MAX
-    }
-
-    pub fn remove(&mut self, name: &[u8]) -> Option<Kind> {
-        let kind = self.kinds.remove(name);
-        if kind.is_some() {
-            self.bytes -= size(name);
-        }
-        kind
-    }
-}
-/// The directories in use, by number.
-pub(super) type Dirs = HashMap<u64, Weak<Node>>;
 
 /// A directory as all of a session sees it.
 pub(super) struct Node {
@@ -80,15 +39,6 @@ pub(super) struct Held {
     /// Its names, if all of them are known: nobody else can change any. Its user may change all of them.
     pub names: Names,
     pub known: Known,
-}
-
-/// What a name stands for.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    File,
-    Dir,
-    /// A symbolic link, or something that only others use.
-    Other,
 }
 
 impl Held {

@@ -1,6 +1,7 @@
 //! A session with the daemon of a volume: its ring, its handles, and who of this process uses it.
 use super::attr::{Known, NOBODY};
 use super::descriptors::Kept;
+use super::known;
 use super::layout::{
     Attr, BROKEN, BY_CALL, DATA_MAX, Entry, HANDLES, MEMORY, NOT_ALLOWED, SetAttr, VERSION,
     WOULD_WAIT, cost, op, set, word,
@@ -37,6 +38,8 @@ pub(super) struct Session {
     pub moves: Mutex<()>,
     /// A file has got another name by this session: a rename can be one to another name of the same file, which does nothing.
     pub has_links: AtomicBool,
+    /// What the names of its directories take.
+    pub names: known::Memory,
     waits: Waits,
     /// Largest size of a file, bytes.
     size_max: u64,
@@ -103,6 +106,7 @@ impl Session {
             forks: sys::forks(),
             umask: AtomicU32::new(sys::umask()),
             moves: Mutex::default(),
+            names: known::Memory::default(),
             waits: Waits::default(),
             has_links: AtomicBool::new(false),
             size_max: sys::file_size_limit(),
