@@ -55,7 +55,8 @@ impl Dir {
         Ok(Dir(Arc::new(Node { session, dirs, way })))
     }
 
-    /// Opens a file. Errors: as open(2); ELOOP it is a symbolic link, which nobody follows here; EISDIR; EOPNOTSUPP it is no regular file.
+    /// Opens a file. Errors: as open(2); ELOOP it is a symbolic link, which nobody follows here; EISDIR; EOPNOTSUPP it is no regular file; ENFILE the session
+    /// has 32,767 files and directories open, and nothing was made: the kernel can be asked instead ([`Dir::real_descriptor`]).
     pub fn open(&self, name: impl AsRef<Path>, how: OpenOptions) -> io::Result<File> {
         Ok(self.open_with(name, how, &mut [])?.file)
     }
@@ -298,12 +299,12 @@ impl Dir {
         }))
     }
 
-    /// Makes a directory and opens it. Errors: as mkdir(2).
+    /// Makes a directory and opens it. Errors: as mkdir(2); ENFILE as `open`: nothing was made.
     pub fn make_dir(&self, name: impl AsRef<Path>, mode_bits: u32) -> io::Result<Dir> {
         Ok(self.make_dir_with_attr(name, mode_bits)?.0)
     }
 
-    /// The same, with its attributes. Errors: as mkdir(2).
+    /// The same, with its attributes. Errors: as `make_dir`.
     pub fn make_dir_with_attr(
         &self,
         name: impl AsRef<Path>,
@@ -332,7 +333,7 @@ impl Dir {
         Ok((Dir(node), attr))
     }
 
-    /// Opens a directory. Errors: as open(2) with O_DIRECTORY and O_NOFOLLOW.
+    /// Opens a directory. Errors: as open(2) with O_DIRECTORY and O_NOFOLLOW; ENFILE as `open`.
     pub fn open_dir(&self, name: impl AsRef<Path>) -> io::Result<Dir> {
         Ok(self.open_dir_with_attr(name)?.0)
     }

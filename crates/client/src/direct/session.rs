@@ -207,7 +207,7 @@ impl Session {
         self.reach.fetch_add(bytes, SeqCst).saturating_add(bytes) <= self.size_max()
     }
 
-    /// A handle that nobody uses. Error: ENFILE there is none.
+    /// A handle that nobody uses. It is asked for before anything is made. Error: ENFILE all 32,767 are in use.
     pub fn new_handle(&self) -> io::Result<u32> {
         let link = self.link()?;
         let mut handles = link.handles.lock().unwrap_or_else(PoisonError::into_inner);

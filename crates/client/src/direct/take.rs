@@ -14,7 +14,8 @@ use std::path::Path;
 impl Dir {
     /// Opens a file to be held, whoever has looked it up before: the kernel is asked to forget it. `how.create`: a new one, if there is none. Its calls
     /// fail with ESTALE once anybody else looks at it, or once the kernel would be faster; it is used by its descriptor then
-    /// ([`File::descriptor`]). Errors: EBUSY it cannot be held: others have it open, or its directory is held, or calls are not posted here; as open(2).
+    /// ([`File::descriptor`]). Errors: EBUSY it cannot be held: others have it open, or its directory is held, or calls are not posted here; ENFILE as
+    /// [`Dir::open`]; as open(2).
     pub fn take(&self, name: impl AsRef<Path>, how: OpenOptions) -> io::Result<File> {
         let name = checked(name.as_ref())?;
         let session = &self.0.session;
