@@ -10,13 +10,19 @@ use std::sync::atomic::Ordering::{Acquire, SeqCst};
 /// Signals as the kernel has them: a bit for each, from 1 on.
 pub type Set = u64;
 
-/// What the processor raises comes at once; to block it would end the program.
-const NEVER: [i32; 5] = [
+/// Of the C library: a thread is cancelled, which it cannot be in a call; and its user changes, which every program with threads has a handler for.
+const SIGCANCEL: i32 = 32;
+const SIGSETXID: i32 = 33;
+
+/// What the processor raises comes at once; to block it would end the program. Handlers of the C library make no calls that are made here.
+const NEVER: [i32; 7] = [
     libc::SIGSEGV,
     libc::SIGBUS,
     libc::SIGILL,
     libc::SIGFPE,
     libc::SIGTRAP,
+    SIGCANCEL,
+    SIGSETXID,
 ];
 
 /// Signals that are blocked for a call, and what was before.
@@ -68,7 +74,8 @@ fn change(how: i32, set: Set) -> Set {
 
 /// A call sets a handler for a signal for which there was none.
 pub fn is_new_handler(region: &Region, number: u64, action: u64) -> bool {
-    action != 0 && region.handlers.load(Acquire) & bit(number) == 0
+    let bit = bit(number);
+    action != 0 && bit != 0 && region.handlers.load(Acquire) & bit == 0
 }
 
 /// A handler is about to be installed: calls that are under way are waited for, since they can be interrupted.
