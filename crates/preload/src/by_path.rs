@@ -7,6 +7,7 @@ use crate::paths::{self, Path};
 use crate::program;
 use crate::real;
 use crate::region::region;
+use crate::state::State;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// It is newer than the table of numbers that is used here.
@@ -14,7 +15,14 @@ pub const FCHMODAT2: i64 = 452;
 
 /// Makes a call, or leaves it to the kernel, with what that needs.
 pub fn call(call: &Call) -> Answer {
-    let answer = path(call);
+    let answer = path(call).or_else(|stop| match stop {
+        // The daemon is gone: by the path there may be another one's mount.
+        Stop::Errno(libc::ENOTCONN) => {
+            forget_trees();
+            Err(Stop::Kernel)
+        }
+        stop => Err(stop),
+    });
     if let Err(Stop::Kernel) = answer {
         let dirs: &[usize] = match call.rax as i64 {
             libc::SYS_linkat | libc::SYS_renameat | libc::SYS_renameat2 => &[0, 2],
@@ -27,6 +35,13 @@ pub fn call(call: &Call) -> Answer {
         leave_links_of_processes(call);
     }
     answer
+}
+
+fn forget_trees() {
+    if let Some(state) = State::get() {
+        let gone = std::mem::take(&mut *state.tree());
+        drop(gone);
+    }
 }
 
 /// Where a call that is about a path has the descriptor of a directory.

@@ -2,14 +2,18 @@
 #![allow(unsafe_code)]
 use ccfs_intercept::own_calls;
 use std::ffi::{CStr, c_int, c_void};
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
-/// How many objects had been loaded when it was looked last.
+/// How many objects had been loaded when it was looked last. A child has the same.
 static LOADED: AtomicU64 = AtomicU64::new(0);
+static FOUND: AtomicBool = AtomicBool::new(false);
 
-/// One of what is loaded makes calls of its own. False also where nothing was loaded since the last time.
+/// One of what is loaded makes calls of its own. Only what was loaded since the last time is looked through.
 pub fn make_own_calls() -> bool {
+    if FOUND.load(Relaxed) {
+        return true;
+    }
     let mut search = Search {
         loaded: 0,
         found: false,
@@ -17,6 +21,7 @@ pub fn make_own_calls() -> bool {
     // SAFETY: the callback takes what it is given here.
     unsafe { libc::dl_iterate_phdr(Some(each), (&raw mut search).cast()) };
     LOADED.store(search.loaded, Relaxed);
+    FOUND.fetch_or(search.found, Relaxed);
     search.found
 }
 
