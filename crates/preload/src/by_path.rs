@@ -15,13 +15,13 @@ pub const FCHMODAT2: i64 = 452;
 
 /// Makes a call, or leaves it to the kernel, with what that needs.
 pub fn call(call: &Call) -> Answer {
-    let answer = path(call).or_else(|stop| match stop {
+    let answer = path(call).map_err(|stop| match stop {
         // The daemon is gone: by the path there may be another one's mount.
         Stop::Errno(libc::ENOTCONN) => {
             forget_trees();
-            Err(Stop::Kernel)
+            Stop::Kernel
         }
-        stop => Err(stop),
+        stop => stop,
     });
     if let Err(Stop::Kernel) = answer {
         let dirs: &[usize] = match call.rax as i64 {
