@@ -241,10 +241,15 @@ impl Direct {
         is_busy: bool,
     ) -> Result<Option<Vec<Ino>>, Errno> {
         let known = |dir| self.known_entries(session, &self.volume, dir);
-        let Some(Entries { known: all, count }) = known(dir)? else {
+        let Some(Entries {
+            known: all,
+            count,
+            unfit,
+        }) = known(dir)?
+        else {
             return Ok(None);
         };
-        if all.len() > PRUNED_MAX {
+        if unfit || all.len() > PRUNED_MAX {
             return Ok(None);
         }
         let dirs = all.iter().filter(|(_, is_dir)| *is_dir);

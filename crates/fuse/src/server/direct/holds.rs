@@ -38,6 +38,8 @@ pub struct Entries {
     pub known: Vec<(Ino, bool)>,
     /// How many there are in all.
     pub count: usize,
+    /// Some are such that the directory cannot be held whatever the kernel knows.
+    pub unfit: bool,
 }
 
 impl Direct {
@@ -298,10 +300,10 @@ impl Direct {
         dir: Ino,
     ) -> Result<bool, ccfs_engine::Error> {
         let known = self.known_entries(session, volume, dir)?;
-        Ok(known.is_some_and(|entries| entries.known.is_empty()))
+        Ok(known.is_some_and(|entries| entries.known.is_empty() && !entries.unfit))
     }
 
-    /// What of it the kernel knows. `None`: the directory cannot be held whatever the kernel knows.
+    /// What of it the kernel knows. `None`: there is too much in it.
     pub fn known_entries(
         &self,
         session: &Session,
@@ -318,9 +320,7 @@ impl Direct {
             let links = attr.is_dir() || attr.nlink == 1 || self.linked.is_of(session, attr.ino);
             links && attr.flags & NEVER == 0
         };
-        if !entries.iter().all(can_be) {
-            return Ok(None);
-        }
+        let unfit = !entries.iter().all(can_be);
         let count = entries.len();
         let known = entries
             .into_iter()
@@ -328,6 +328,7 @@ impl Direct {
         Ok(Some(Entries {
             known: known.map(|attr| (attr.ino, attr.is_dir())).collect(),
             count,
+            unfit,
         }))
     }
 
