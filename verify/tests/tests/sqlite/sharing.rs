@@ -131,11 +131,12 @@ fn programs_of_both_kinds_share_a_database() {
                 std::thread::sleep(Duration::from_secs(seconds) / 2);
                 look_about(dir, stop);
             });
-            let known = workers.into_iter().map(|w| w.join().expect("worker"));
-            let known = known.collect();
+            let known: Vec<_> = workers.into_iter().map(|w| w.join()).collect();
+            // Also where one of them has failed: nobody else would stop him.
             stop.store(true, Ordering::SeqCst);
             looker.join().expect("looker");
-            known
+            let known = known.into_iter().map(|known| known.expect("worker"));
+            known.collect()
         });
         let sql = "PRAGMA integrity_check; SELECT c.n || ' ' || (SELECT count(*) FROM log WHERE worker=c.id) FROM c ORDER BY id;";
         let said = run_ok("sqlite3", &["-bail", text(&db), sql]);
