@@ -27,6 +27,7 @@ fn lines<'a>(target: &'a str, image: &'a str, at: &'a str, dir: &'a str) -> Vec<
         vec!["metrics", target],
         vec!["metrics", "--listen", "unix:/none/socket", target],
         vec!["status", target],
+        vec!["direct", "--", target],
         vec!["stream", "run", "--on", target, "--", "true"],
         vec!["stream", "new", target],
         vec!["stream", "enter", "7", "--on", target, "--", "true"],

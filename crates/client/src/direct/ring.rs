@@ -385,6 +385,15 @@ impl Asked<'_> {
         Ok(self.reply().0)
     }
 
+    /// The reply is there.
+    pub fn is_answered(&self) -> bool {
+        self.ring
+            .memory
+            .entry_u32(self.position, DONE)
+            .load(Acquire)
+            == IS_THERE
+    }
+
     /// What the reply says, which is there.
     pub fn reply(&self) -> (i32, usize) {
         let memory = &self.ring.memory;

@@ -50,7 +50,11 @@ pub(super) struct Session {
 /// How long replies are waited for. Where others want the processors, the daemon's thread gets none as fast as one does that the kernel wakes for a
 /// system call.
 #[derive(Default)]
-struct Waits(AtomicU64);
+struct Waits {
+    mean: AtomicU64,
+    /// No such call can be made.
+    refused: AtomicBool,
+}
 
 /// What a system call for an entry takes at most, nanoseconds.
 const BY_CALL_TAKES: u64 = 60_000;
@@ -58,19 +62,23 @@ const BY_CALL_TAKES: u64 = 60_000;
 impl Waits {
     /// A system call would be faster. It is found out again from time to time.
     fn are_long(&self) -> bool {
-        let mean = self.0.load(Relaxed);
-        if mean <= BY_CALL_TAKES {
+        let mean = self.mean.load(Relaxed);
+        if mean <= BY_CALL_TAKES || self.refused.load(Relaxed) {
             return false;
         }
-        self.0.store(mean - mean / 64, Relaxed);
+        self.mean.store(mean - mean / 64, Relaxed);
         true
     }
 
     fn note(&self, wait: Duration) {
-        let (mean, wait) = (self.0.load(Relaxed), wait.as_nanos() as u64);
+        let (mean, wait) = (self.mean.load(Relaxed), wait.as_nanos() as u64);
         // One that was interrupted for long is no reason to doubt for long.
         let wait = wait.min(10 * BY_CALL_TAKES);
-        self.0.store(mean - mean / 8 + wait / 8, Relaxed);
+        self.mean.store(mean - mean / 8 + wait / 8, Relaxed);
+    }
+
+    fn note_refused(&self) {
+        self.refused.store(true, Relaxed);
     }
 }
 
@@ -267,8 +275,10 @@ impl Session {
         parts: &[&[u8]],
         room: usize,
     ) -> io::Result<Did<(Asked<'_>, usize)>> {
-        if self.waits.are_long() {
-            return self.call_with(self.dir.as_fd(), abi::DIRECT_SHORT, entry, parts, room);
+        if self.waits.are_long()
+            && let Some(done) = self.ask_by_call(entry, parts, room)?
+        {
+            return did(done.0, (done.1, done.2));
         }
         let begun = Instant::now();
         let (link, asked) = self.publish(entry, parts, room)?;
@@ -281,29 +291,35 @@ impl Session {
         did(result, (asked, bytes.min(room)))
     }
 
+    /// The same by a system call: the result, and the reply. `None`: the process may not make it, since it is another user by now.
+    fn ask_by_call(
+        &self,
+        mut entry: Entry,
+        parts: &[&[u8]],
+        room: usize,
+    ) -> io::Result<Option<(i32, Asked<'_>, usize)>> {
+        entry.flags = BY_CALL;
+        let (link, asked) = self.publish(entry, parts, room)?;
+        let made = link.call(self.dir.as_fd(), asked.position, abi::DIRECT_SHORT);
+        if made.is_err() && !asked.is_answered() {
+            self.waits.note_refused();
+            return Ok(None);
+        }
+        let (result, bytes) = asked.reply();
+        Ok(Some((result, asked, bytes.min(room))))
+    }
+
     /// Has something done by a system call on `dir`, since it waits, or since the kernel knows that directory.
     pub fn call(
         &self,
         dir: BorrowedFd<'_>,
-        entry: Entry,
-        parts: &[&[u8]],
-        room: usize,
-    ) -> io::Result<Did<(Asked<'_>, usize)>> {
-        self.call_with(dir, 0, entry, parts, room)
-    }
-
-    /// `flags`: those of [`DirectCallArg`].
-    fn call_with(
-        &self,
-        dir: BorrowedFd<'_>,
-        flags: u32,
         mut entry: Entry,
         parts: &[&[u8]],
         room: usize,
     ) -> io::Result<Did<(Asked<'_>, usize)>> {
         entry.flags = BY_CALL;
         let (link, asked) = self.publish(entry, parts, room)?;
-        link.call(dir, asked.position, flags)?;
+        link.call(dir, asked.position, 0)?;
         let (result, bytes) = asked.reply();
         did(result, (asked, bytes.min(room)))
     }
