@@ -111,6 +111,16 @@ pub fn end() -> Answer {
     Err(Stop::Kernel)
 }
 
+/// The program is better off with the kernel: its calls are the kernel's from here on, if all that it has open can be.
+pub fn give_up(region: &Region) {
+    let _alone = region.gate.enter_alone();
+    real::all(Reason::Waits, false);
+    if region.open.load(SeqCst) == 0 {
+        region.off.store(1, SeqCst);
+        forget_all();
+    }
+}
+
 /// umount(2): nothing of this library's is in the way.
 pub fn let_go(region: &Region) -> Answer {
     let _alone = region.gate.enter_alone();

@@ -268,8 +268,7 @@ pub fn call(call: &mut Call) -> bool {
             let answer = within(region, kind, call, blocked);
             let is_made = !matches!(answer, None | Some(Err(Stop::Kernel)));
             if is_made && kind != Kind::Process && region.gain.note_call() {
-                count::left(Reason::Waits);
-                let _ = children::end();
+                children::give_up(region);
             }
             local.inside.set(0);
             signals::unblock(blocked);
