@@ -178,7 +178,7 @@ fn the_report_has_what_programs_counted() {
 import mmap, os, struct
 file = open(os.environ['CCFS_DIRECT_REPORT'], 'r+b')
 words = memoryview(mmap.mmap(file.fileno(), 8192)).cast('Q')
-assert struct.pack('<Q', words[0]) == b'ccfscalc' and words[1] == 1
+assert struct.pack('<Q', words[0]) == b'ccfscalc' and words[1] == 2
 words[2 + 257] += 5; words[2 + 512 + 1] += 2
 ";
     let file = here.0.text("home/report");
