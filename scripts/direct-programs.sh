@@ -8,8 +8,6 @@ CCFS=$(readlink -f "$1")
 cd "$2"
 HERE=$(mktemp -d -p "$PWD" programs.XXXXXX)
 REPORT=$(mktemp)
-trap 'cd /; rm -rf "$HERE" "$REPORT"' EXIT
-
 # Sources to work on: 40 directories with 25 files each, on another file system.
 SOURCE=$(mktemp -d)
 trap 'cd /; rm -rf "$HERE" "$REPORT" "$SOURCE"' EXIT

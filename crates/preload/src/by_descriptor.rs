@@ -53,7 +53,7 @@ pub fn call(region: &Region, call: &Call) -> Answer {
         libc::SYS_ftruncate => on.truncate(b as i64),
         libc::SYS_sync_file_range if mounts().ignore_fsync => Ok(0),
         libc::SYS_sync_file_range => on.leave(Reason::Control),
-        libc::SYS_fcntl => descriptors::control(&on, a as i32, b, c),
+        libc::SYS_fcntl => descriptors::control(&on, b, c),
         libc::SYS_ioctl => match b as u32 {
             // It is no terminal, and no file of another one's content.
             TCGETS => Err(Stop::Errno(libc::ENOTTY)),
@@ -73,8 +73,7 @@ pub fn call(region: &Region, call: &Call) -> Answer {
         libc::SYS_fsetxattr => on.set_attribute(b, c, d, call.args[4]),
         libc::SYS_fgetxattr => on.attribute(Err(Stop::Errno(libc::ENODATA))),
         libc::SYS_flistxattr => on.attribute(Ok(0)),
-        libc::SYS_fstatfs => descriptors::of_volume(&on, call),
-        libc::SYS_syncfs => descriptors::of_volume(&on, call),
+        libc::SYS_fstatfs | libc::SYS_syncfs => descriptors::of_volume(&on, call),
         _ => on.leave(Reason::Control),
     }
 }

@@ -18,18 +18,15 @@ pub fn call(call: &Call) -> Answer {
     let answer = path(call).map_err(|stop| match stop {
         // The daemon is gone: by the path there may be another one's mount.
         Stop::Errno(libc::ENOTCONN) => {
-            forget_trees();
+            if let Some(state) = State::get() {
+                state.forget_trees();
+            }
             Stop::Kernel
         }
         stop => stop,
     });
     if let Err(Stop::Kernel) = answer {
-        let dirs: &[usize] = match call.rax as i64 {
-            libc::SYS_linkat | libc::SYS_renameat | libc::SYS_renameat2 => &[0, 2],
-            libc::SYS_symlinkat => &[1],
-            number => dirs_of(number),
-        };
-        for n in dirs {
+        for n in dirs_of(call.rax as i64) {
             real::descriptor(call.args[*n] as i32, Reason::Uncertain)?;
         }
         leave_links_of_processes(call);
@@ -37,14 +34,7 @@ pub fn call(call: &Call) -> Answer {
     answer
 }
 
-fn forget_trees() {
-    if let Some(state) = State::get() {
-        let gone = std::mem::take(&mut *state.tree());
-        drop(gone);
-    }
-}
-
-/// Where a call that is about a path has the descriptor of a directory.
+/// Where a call that is about paths has descriptors of directories, each before its path.
 fn dirs_of(number: i64) -> &'static [usize] {
     match number {
         libc::SYS_openat
@@ -59,15 +49,15 @@ fn dirs_of(number: i64) -> &'static [usize] {
         | FCHMODAT2
         | libc::SYS_fchownat
         | libc::SYS_utimensat => &[0],
+        libc::SYS_linkat | libc::SYS_renameat | libc::SYS_renameat2 => &[0, 2],
+        libc::SYS_symlinkat => &[1],
         _ => &[],
     }
 }
 
 /// By names of /proc and /dev the kernel gets to descriptors.
 pub fn leave_links_of_processes(call: &Call) {
-    let Some(at) = path_argument(call) else {
-        return;
-    };
+    let at = path_argument(call);
     let leads = |path: &[u8]| {
         let slashes = path.iter().take_while(|b| **b == b'/').count();
         let path = &path[slashes.saturating_sub(1)..];
@@ -78,16 +68,13 @@ pub fn leave_links_of_processes(call: &Call) {
     }
 }
 
-fn path_argument(call: &Call) -> Option<u64> {
-    let number = call.rax as i64;
-    match number {
-        libc::SYS_symlink => Some(call.args[1]),
-        libc::SYS_symlinkat => Some(call.args[2]),
-        libc::SYS_renameat | libc::SYS_renameat2 | libc::SYS_linkat => Some(call.args[1]),
-        libc::SYS_inotify_add_watch => Some(call.args[1]),
-        _ if dirs_of(number).is_empty() => Some(call.args[0]),
-        _ => Some(call.args[1]),
-    }
+/// The first path that a call is about.
+fn path_argument(call: &Call) -> u64 {
+    let at = match (call.rax as i64, dirs_of(call.rax as i64)) {
+        (libc::SYS_symlink | libc::SYS_inotify_add_watch, _) => 1,
+        (_, dirs) => dirs.first().map_or(0, |dir| dir + 1),
+    };
+    call.args[at]
 }
 
 const CWD: u64 = libc::AT_FDCWD as u64;

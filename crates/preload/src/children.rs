@@ -131,6 +131,6 @@ pub fn let_go(region: &Region) -> Answer {
 fn forget_all() {
     real::all(Reason::Confined, false);
     if let Some(state) = State::get() {
-        drop(std::mem::take(&mut *state.tree()));
+        state.forget_trees();
     }
 }

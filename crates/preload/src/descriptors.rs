@@ -3,19 +3,16 @@ use crate::answer::{Answer, Stop};
 use crate::call::Call;
 use crate::count::Reason;
 use crate::files::On;
-use crate::identity::of;
-use crate::mounts::mounts;
+use crate::identity::known;
 use crate::program;
 use crate::raw;
 use crate::real;
 use crate::region::{DESCRIPTORS, Region};
 use crate::state::State;
-use std::sync::PoisonError;
 
 /// close(2).
 pub fn close(state: &State, fd: i32) -> Answer {
-    let moves = state.table.moves.lock();
-    let moves = moves.unwrap_or_else(PoisonError::into_inner);
+    let moves = state.table.moving();
     let open = state.table.remove(fd);
     let done = raw::numbers(libc::SYS_close, [fd.into()]);
     drop(moves);
@@ -25,8 +22,7 @@ pub fn close(state: &State, fd: i32) -> Answer {
 
 /// dup(2), and fcntl(2) with F_DUPFD: another number for the same.
 pub fn duplicate(on: &On<'_>, lowest: i32, cloexec: bool) -> Answer {
-    let moves = on.state.table.moves.lock();
-    let moves = moves.unwrap_or_else(PoisonError::into_inner);
+    let moves = on.state.table.moving();
     if on.open.place().gone {
         return Err(Stop::Kernel);
     }
@@ -56,8 +52,7 @@ pub fn duplicate_to(region: &Region, call: &Call, from: i32, to: i32, flags: u64
         }
         return Err(Stop::Kernel);
     }
-    let moves = state.table.moves.lock();
-    let moves = moves.unwrap_or_else(PoisonError::into_inner);
+    let moves = state.table.moving();
     let open = state.table.get(from).filter(|open| !open.place().gone);
     let result = raw::make(call);
     if result < 0 {
@@ -80,8 +75,7 @@ pub fn close_range(region: &Region, first: u64, last: u64, flags: u64) -> Answer
     if first > last || flags & !(UNSHARE | CLOEXEC) != 0 {
         return Err(Stop::Kernel);
     }
-    let moves = state.table.moves.lock();
-    let moves = moves.unwrap_or_else(PoisonError::into_inner);
+    let moves = state.table.moving();
     let mut closed = Vec::new();
     if flags & CLOEXEC == 0 {
         let numbers = state.table.all().into_iter().map(|(fd, _)| fd);
@@ -109,7 +103,7 @@ pub fn close_range(region: &Region, first: u64, last: u64, flags: u64) -> Answer
 }
 
 /// fcntl(2).
-pub fn control(on: &On<'_>, fd: i32, command: u64, argument: u64) -> Answer {
+pub fn control(on: &On<'_>, command: u64, argument: u64) -> Answer {
     match command as i32 {
         // The number's own flag: the kernel has it.
         libc::F_GETFD | libc::F_SETFD => Err(Stop::Kernel),
@@ -119,21 +113,14 @@ pub fn control(on: &On<'_>, fd: i32, command: u64, argument: u64) -> Answer {
         libc::F_OFD_GETLK | libc::F_OFD_SETLK | libc::F_OFD_SETLKW => on.leave(Reason::Locked),
         _ => match on.status_flags(command, argument) {
             Some(answer) => answer,
-            None => {
-                let _ = fd;
-                on.leave(Reason::Control)
-            }
+            None => on.leave(Reason::Control),
         },
     }
 }
 
 /// A sync call of a descriptor that this library does not stand for.
 pub fn sync_is_ignored(fd: i32) -> Answer {
-    let there = of(fd, b"").ok_or(Stop::Kernel)?;
-    match mounts().of_device(there.device).next() {
-        Some(_) => Ok(0),
-        None => Err(Stop::Kernel),
-    }
+    known(fd, b"").map(|_| 0)
 }
 
 /// fstatfs(2) and syncfs(2): of the volume, whatever it is called by.

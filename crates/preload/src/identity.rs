@@ -1,5 +1,7 @@
 //! What a path that the kernel follows leads to.
 #![allow(unsafe_code)]
+use crate::answer::Stop;
+use crate::mounts::mounts;
 use rustix::fs::{AtFlags, StatxFlags, makedev, statx};
 use std::os::fd::BorrowedFd;
 
@@ -32,6 +34,15 @@ pub fn of(fd: i32, path: &[u8]) -> Option<Identity> {
         ino: stat.stx_ino,
         mount: stat.stx_mnt_id,
     })
+}
+
+/// The same, on a volume that may allow direct calls; else `Kernel`. Nothing is locked meanwhile: it may be on any file system.
+pub fn known(fd: i32, path: &[u8]) -> Result<Identity, Stop> {
+    let at = of(fd, path).ok_or(Stop::Kernel)?;
+    match mounts().of_device(at.device).next() {
+        Some(_) => Ok(at),
+        None => Err(Stop::Kernel),
+    }
 }
 
 /// A descriptor that the program gives. (AT_FDCWD and numbers of nothing are as good: the kernel says what they are.)

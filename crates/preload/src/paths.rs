@@ -3,7 +3,7 @@ use crate::acl;
 use crate::answer::{Answer, Stop};
 use crate::attributes::{mode, owner, put_stat, put_statx, times};
 use crate::count::{self, Reason};
-use crate::identity::{self, Identity};
+use crate::identity::known;
 use crate::mounts::mounts;
 use crate::program;
 use crate::real;
@@ -133,15 +133,6 @@ pub fn make_dir(path: &Path<'_>, bits: u64) -> Answer {
     let (made, attr) = dir.make_dir_with_attr(OsStr::from_bytes(name), bits)?;
     tree.add_top(at, name, made, &attr);
     Ok(0)
-}
-
-/// A directory that the kernel knows, on a volume that may allow direct calls. Nothing is locked meanwhile: it may be on any file system.
-fn known(fd: i32, path: &[u8]) -> Result<Identity, Stop> {
-    let at = identity::of(fd, path).ok_or(Stop::Kernel)?;
-    match mounts().of_device(at.device).next() {
-        Some(_) => Ok(at),
-        None => Err(Stop::Kernel),
-    }
 }
 
 /// Flags with which open(2) is left to the kernel.
@@ -342,9 +333,8 @@ fn take_where_made(state: &State, path: &Path<'_>) -> Result<(), Stop> {
     }
     let at = known(fd, dir)?;
     let made = state.tree().note_made(at);
-    let is_due = |n: &u32| made == *n;
     let due = std::iter::successors(Some(MADE_MIN), |n| Some(n * MADE_TIMES));
-    if !due.take_while(|n| *n <= MADE_MAX).any(|n| is_due(&n)) {
+    if !due.take_while(|n| *n <= MADE_MAX).any(|n| n == made) {
         return Err(Stop::Kernel);
     }
     let at = known(fd, parent)?;

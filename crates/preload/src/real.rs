@@ -10,7 +10,7 @@ use crate::table::{Open, What};
 use rustix::fs::{Mode, OFlags, SeekFrom, fcntl_setfl, seek};
 use rustix::io::{FdFlags, fcntl_getfd};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 /// A descriptor, if it is one of this library's. Errors: as open(2).
 pub fn descriptor(fd: i32, why: Reason) -> Result<(), Stop> {
@@ -44,8 +44,7 @@ const KEPT: i32 = libc::O_DIRECTORY | libc::O_NOFOLLOW;
 
 /// From here on all its descriptors are the kernel's.
 pub fn make(state: &State, open: &Arc<Open>, why: Reason) -> Result<(), Stop> {
-    let moves = state.table.moves.lock();
-    let _moves = moves.unwrap_or_else(PoisonError::into_inner);
+    let _moves = state.table.moving();
     let mut place = open.place_mut();
     if place.gone {
         return Ok(());

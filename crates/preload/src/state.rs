@@ -81,6 +81,13 @@ impl State {
         self.tree.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Nothing is held any more.
+    pub fn forget_trees(&self) {
+        // What goes makes calls of its own: not while the tree is locked.
+        let gone = std::mem::take(&mut *self.tree());
+        drop(gone);
+    }
+
     /// It is at its end after an append.
     pub fn note_appended(&self, open: &Arc<Open>) {
         let mut all = self.appended();

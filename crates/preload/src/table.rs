@@ -3,7 +3,7 @@ use crate::region::region;
 use crate::tree::Id;
 use ccfs_client::direct::{Attr, Dir, File, Listed};
 use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// What open(2) has opened: all descriptors that were made from one have it together.
 pub struct Open {
@@ -139,13 +139,18 @@ pub struct Table {
     /// Files that are open for writing.
     writers: AtomicUsize,
     /// Held while descriptors are made, moved or made real: what the kernel has and what is here are the same.
-    pub moves: Mutex<()>,
+    moves: Mutex<()>,
 }
 
 impl Table {
     pub fn get(&self, fd: i32) -> Option<Arc<Open>> {
         let all = self.all.read().unwrap_or_else(PoisonError::into_inner);
         all.get(usize::try_from(fd).ok()?)?.clone()
+    }
+
+    /// While this is held nobody else makes, moves or makes real a descriptor.
+    pub fn moving(&self) -> MutexGuard<'_, ()> {
+        self.moves.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The number was given for it ([`crate::state::State::new_descriptor`]).
