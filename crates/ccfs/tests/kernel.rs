@@ -335,8 +335,17 @@ fn marked(dir: &str, group: u32, mark: u32) -> Result<bool, i32> {
         return Err(added);
     }
     fs::write(format!("{dir}/watched"), "x").unwrap();
+    // A child of another test may have the file a little longer, until it becomes its program.
+    let mut polled = [rustix::event::PollFd::new(
+        &group,
+        rustix::event::PollFlags::IN,
+    )];
+    rustix::event::poll(&mut polled, Some(&PATIENCE.try_into().unwrap())).unwrap();
     let mut event = [0; 4096];
-    let read = rustix::io::read(&group, &mut event).unwrap_or(0);
+    let read = match rustix::io::read(&group, &mut event) {
+        Err(rustix::io::Errno::AGAIN) => 0,
+        read => read.unwrap(),
+    };
     // Of a group that gets descriptors: the file's, which would keep the mount in use.
     let fd = i32::from_ne_bytes(event[16..20].try_into().unwrap());
     if read > 0 && fd >= 0 {

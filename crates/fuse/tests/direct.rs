@@ -1,22 +1,13 @@
 //! Calls through shared memory, and what others see of them through the mount.
 mod common;
-use ccfs_client::direct::{Dir, File, OpenOptions, Session};
+use ccfs_client::direct::{File, OpenOptions, Session};
 use ccfs_fuse::FsType;
+use common::direct::{new_file, session};
 use common::{TestMount, can_mount};
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
-
-fn session(m: &TestMount) -> Session {
-    let session = Session::begin(fs::File::open(m.mnt()).unwrap()).unwrap();
-    assert!(session.is_direct(), "{:?}", session.why_not());
-    session
-}
-
-fn new_file(dir: &Dir, name: &str) -> File {
-    dir.open(name, OpenOptions::new_file()).unwrap()
-}
 
 fn read(file: &File) -> Vec<u8> {
     let mut out = vec![0; file.stat().unwrap().size as usize + 10];

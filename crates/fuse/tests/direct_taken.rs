@@ -2,14 +2,13 @@
 mod common;
 use ccfs_client::direct::{Dir, File, OpenOptions, Session};
 use ccfs_fuse::FsType;
-use ccfs_testkit::kernel::Version;
+use common::direct::{errno, gives_up, root as root_of};
 use common::{TestMount, can_mount};
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, FlockOperation, OFlags, XattrFlags, copy_file_range, fallocate,
     fcntl_getfl, fcntl_setfl, flock, fsetxattr, linkat,
 };
 use std::fs;
-use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 
@@ -22,16 +21,6 @@ fn existing() -> OpenOptions {
         create: false,
         ..OpenOptions::new_file()
     }
-}
-
-fn root(m: &TestMount) -> Dir {
-    let session = Session::begin(fs::File::open(m.mnt()).unwrap()).unwrap();
-    assert!(session.is_direct(), "{:?}", session.why_not());
-    session.root().unwrap()
-}
-
-fn errno<T>(result: io::Result<T>) -> Option<i32> {
-    result.err().and_then(|e| e.raw_os_error())
 }
 
 fn descriptor(file: &File) -> fs::File {
@@ -66,7 +55,7 @@ fn locks_are_seen_and_the_file_stays_held() {
     }
     let mut m = TestMount::new(FsType::Fuseblk);
     assert!(!m.path("db").exists());
-    let root = root(&m);
+    let root = root_of(&m);
     let file = root.take("db", OpenOptions::new_file()).unwrap();
     let locked = descriptor(&file);
     assert!(lock(&locked));
@@ -85,12 +74,12 @@ fn locks_are_seen_and_the_file_stays_held() {
         [0, 1, 2, 3, 4, 5, 6, 7, 8, 9].map(|n| [n; 10]).concat()
     );
     assert!(!file.is_direct());
-    assert_eq!(errno(file.write_at(b"x", 0)), Some(STALE));
-    assert_eq!(errno(file.append(b"x")), Some(STALE));
-    assert_eq!(errno(file.truncate(0)), Some(STALE));
-    assert_eq!(errno(file.read_at(&mut [0], 0)), Some(STALE));
-    assert_eq!(errno(file.stat()), Some(STALE));
-    assert_eq!(errno(file.sync()), Some(STALE));
+    assert_eq!(errno(file.write_at(b"x", 0)), STALE);
+    assert_eq!(errno(file.append(b"x")), STALE);
+    assert_eq!(errno(file.truncate(0)), STALE);
+    assert_eq!(errno(file.read_at(&mut [0], 0)), STALE);
+    assert_eq!(errno(file.stat()), STALE);
+    assert_eq!(errno(file.sync()), STALE);
     // By its descriptor it goes on.
     locked.write_all_at(b"mount", 0).unwrap();
     assert_eq!(&read(&other)[..5], b"mount");
@@ -107,7 +96,7 @@ fn whatever_is_done_by_a_descriptor_breaks_the_hold() {
         return;
     }
     let mut m = TestMount::new(FsType::Fuseblk);
-    let root = root(&m);
+    let root = root_of(&m);
     let name = |fd: &fs::File| format!("/proc/self/fd/{}", fd.as_raw_fd());
     type Act<'a> = &'a dyn Fn(&fs::File);
     let acts: [(&str, Act<'_>); 12] = [
@@ -163,7 +152,7 @@ fn whatever_is_done_by_a_descriptor_breaks_the_hold() {
         assert!(file.is_direct(), "{what}");
         act(&fd);
         assert!(!file.is_direct(), "{what}");
-        assert_eq!(errno(file.write_at(b"x", 0)), Some(STALE), "{what}");
+        assert_eq!(errno(file.write_at(b"x", 0)), STALE, "{what}");
         assert_eq!(
             fs::read(m.path(&format!("file{n}"))).unwrap(),
             b"0123456789",
@@ -172,15 +161,6 @@ fn whatever_is_done_by_a_descriptor_breaks_the_hold() {
     }
     drop(root);
     m.unmount();
-}
-
-/// Before Linux 6.18 the kernel cannot be asked to give a file up.
-fn gives_up(test: &str) -> bool {
-    let gives_up = Version::running() >= Version(6, 18);
-    if !gives_up {
-        println!("skipped: {test}: needs Linux 6.18");
-    }
-    gives_up
 }
 
 #[test]
@@ -192,9 +172,9 @@ fn what_the_kernel_knows_is_taken_unless_somebody_has_it_open() {
     let mut m = TestMount::new(FsType::Fuseblk);
     fs::write(m.path("db"), b"before").unwrap();
     assert_eq!(fs::read(m.path("db")).unwrap(), b"before");
-    let root = root(&m);
+    let root = root_of(&m);
     let user = fs::File::open(m.path("db")).unwrap();
-    assert_eq!(errno(root.take("db", existing())), Some(BUSY));
+    assert_eq!(errno(root.take("db", existing())), BUSY);
     assert_eq!(read(&user), b"before");
     drop(user);
     for round in 0..3 {
@@ -222,15 +202,15 @@ fn what_the_kernel_knows_is_taken_unless_somebody_has_it_open() {
     symlink("db", m.path("link")).unwrap();
     fs::create_dir(m.path("dir")).unwrap();
     for (name, error) in names {
-        assert_eq!(errno(root.take(name, existing())), Some(error), "{name}");
+        assert_eq!(errno(root.take(name, existing())), error, "{name}");
     }
     assert_eq!(
         errno(root.take("db", OpenOptions::new_file())),
-        Some(libc::EEXIST)
+        libc::EEXIST
     );
     // In a directory that the session holds nobody else could see a lock.
     let tree = root.make_dir("tree", 0o777).unwrap();
-    assert_eq!(errno(tree.take("db", OpenOptions::new_file())), Some(BUSY));
+    assert_eq!(errno(tree.take("db", OpenOptions::new_file())), BUSY);
     drop((tree, root));
     m.unmount();
 }
@@ -241,18 +221,18 @@ fn two_sessions_do_not_hold_one_file() {
         return;
     }
     let mut m = TestMount::new(FsType::Fuseblk);
-    let (one, two) = (root(&m), root(&m));
+    let (one, two) = (root_of(&m), root_of(&m));
     let file = one.take("db", OpenOptions::new_file()).unwrap();
     file.write_at(b"one", 0).unwrap();
     // Only one of them posts.
-    assert_eq!(errno(two.take("db", existing())), Some(BUSY));
+    assert_eq!(errno(two.take("db", existing())), BUSY);
     assert!(file.is_direct());
     // By one that posts elsewhere it is looked up as by anybody.
     std::thread::scope(|s| {
         s.spawn(|| {
             let stream = ccfs_client::new_stream_at(m.mnt(), 0).unwrap();
             ccfs_client::set_stream_at(m.mnt(), stream, None).unwrap();
-            assert_eq!(errno(root(&m).take("db", existing())), Some(BUSY));
+            assert_eq!(errno(root_of(&m).take("db", existing())), BUSY);
         });
     });
     assert!(!file.is_direct());
@@ -269,7 +249,7 @@ fn the_right_to_post_is_his_who_works() {
         return;
     }
     let mut m = TestMount::new(FsType::Fuseblk);
-    let (one, two) = (root(&m), root(&m));
+    let (one, two) = (root_of(&m), root_of(&m));
     let take = |root: &Dir| {
         root.take(
             "db",
@@ -282,10 +262,7 @@ fn the_right_to_post_is_his_who_works() {
     for n in 0..2 {
         let file = take(&one).unwrap();
         file.append(b"1").unwrap();
-        assert_eq!(
-            errno(two.take("other", OpenOptions::new_file())),
-            Some(BUSY)
-        );
+        assert_eq!(errno(two.take("other", OpenOptions::new_file())), BUSY);
         drop(file);
         // Their threads look once a second.
         std::thread::sleep(std::time::Duration::from_millis(1500));
@@ -296,10 +273,7 @@ fn the_right_to_post_is_his_who_works() {
         let file = take(&two).unwrap();
         file.append(b"2").unwrap();
         assert!(file.is_direct(), "{n}");
-        assert_eq!(
-            errno(one.take("other", OpenOptions::new_file())),
-            Some(BUSY)
-        );
+        assert_eq!(errno(one.take("other", OpenOptions::new_file())), BUSY);
     }
     assert_eq!(fs::read(m.path("db")).unwrap(), b"112112");
     drop((one, two));
@@ -354,7 +328,7 @@ fn who_asks_more_than_he_posts_gives_the_file_up() {
         return;
     }
     let mut m = TestMount::new(FsType::Fuseblk);
-    let root = root(&m);
+    let root = root_of(&m);
     let file = root.take("db", OpenOptions::new_file()).unwrap();
     let fd = descriptor(&file);
     file.write_at(b"0123456789", 0).unwrap();
@@ -362,7 +336,7 @@ fn who_asks_more_than_he_posts_gives_the_file_up() {
     let reads = (0..1000).take_while(|_| file.read_at(&mut out, 0).is_ok());
     let reads = reads.count();
     assert!((10..200).contains(&reads), "{reads}");
-    assert_eq!(errno(file.append(b"x")), Some(STALE));
+    assert_eq!(errno(file.append(b"x")), STALE);
     assert_eq!(read(&fd), b"0123456789");
     drop((file, fd, root));
     m.unmount();
@@ -376,14 +350,14 @@ fn what_cannot_be_written_is_not_taken() {
         return;
     }
     let mut m = TestMount::new(FsType::Fuseblk);
-    let root = root(&m);
+    let root = root_of(&m);
     for (name, flag) in [("immutable", 'i'), ("append", 'a'), ("synchronous", 'S')] {
         fs::write(m.path(name), b"before").unwrap();
         run(
             "chattr",
             &[&format!("+{flag}"), m.path(name).to_str().unwrap()],
         );
-        assert_eq!(errno(root.take(name, existing())), Some(BUSY), "{name}");
+        assert_eq!(errno(root.take(name, existing())), BUSY, "{name}");
         run(
             "chattr",
             &[&format!("-{flag}"), m.path(name).to_str().unwrap()],
@@ -397,12 +371,7 @@ fn what_cannot_be_written_is_not_taken() {
     let group = ccfs_client::Group::begin(m.mnt(), None).unwrap();
     fs::write(m.path("grouped"), b"within").unwrap();
     std::thread::scope(|s| {
-        s.spawn(|| {
-            assert_eq!(
-                errno(self::root(&m).take("grouped", existing())),
-                Some(BUSY)
-            )
-        });
+        s.spawn(|| assert_eq!(errno(root_of(&m).take("grouped", existing())), BUSY));
     });
     group.abort().unwrap();
     assert_eq!(fs::read(m.path("grouped")).unwrap(), b"before");
@@ -422,11 +391,11 @@ fn a_mount_point_stays_one() {
     fs::write(m.path("db"), b"under").unwrap();
     let db = m.path("db").to_str().unwrap().to_owned();
     run("mount", &["--bind", host.path().to_str().unwrap(), &db]);
-    let root = root(&m);
+    let root = root_of(&m);
     let taken = root.take("db", existing()).map(drop);
     let seen = fs::read(m.path("db")).unwrap();
     run("umount", &[&db]);
-    assert_eq!((errno(taken), &seen[..]), (Some(BUSY), &b"host"[..]));
+    assert_eq!((errno(taken), &seen[..]), (BUSY, &b"host"[..]));
     drop(root);
     m.unmount();
 }
@@ -448,7 +417,7 @@ fn a_read_only_mount_gives_nothing() {
     let taken = [existing(), OpenOptions::reading()].map(|how| errno(dir.take("db", how)));
     drop((dir, session));
     run("umount", &[other_path]);
-    assert_eq!(taken, [Some(libc::EROFS); 2]);
+    assert_eq!(taken, [libc::EROFS; 2]);
     m.unmount();
 }
 
@@ -459,7 +428,7 @@ fn the_end_is_where_it_is() {
         return;
     }
     let mut m = TestMount::new(FsType::Fuseblk);
-    let root = root(&m);
+    let root = root_of(&m);
     let file = root.take("db", OpenOptions::new_file()).unwrap();
     let fd = descriptor(&file);
     file.write_at(&[1; 8192], 0).unwrap();

@@ -1,6 +1,7 @@
 //! A volume on an image file, served by this process.
 #![allow(dead_code)] // each test file uses its part
 #![allow(unsafe_code)]
+pub mod direct;
 pub mod gate;
 
 use ccfs_device::{Device, FileDevice, FlashDevice, FlashGeometry, OpenMode};

@@ -436,10 +436,9 @@ impl Session {
         self.process.has_ended() || self.memory.is_abandoned()
     }
 
-    /// It has no handle of anything, and nothing of it is being carried out.
+    /// It has no handle of anything once what is being carried out is done. The caller holds no session's lock.
     pub fn is_idle(&self) -> bool {
-        let consumer = self.consumer.try_lock();
-        consumer.is_some_and(|consumer| consumer.handles.is_empty())
+        self.consumer.lock().handles.is_empty()
     }
 
     /// Its entries are carried out no more.

@@ -1,0 +1,39 @@
+//! Sessions of direct calls.
+use super::TestMount;
+use ccfs_client::direct::{Dir, File, OpenOptions, Session};
+use ccfs_testkit::kernel::Version;
+use std::{fs, io};
+
+pub fn session(m: &TestMount) -> Session {
+    let session = Session::begin(fs::File::open(m.mnt()).unwrap()).unwrap();
+    assert!(session.is_direct(), "{:?}", session.why_not());
+    session
+}
+
+/// Of a new session.
+pub fn root(m: &TestMount) -> Dir {
+    session(m).root().unwrap()
+}
+
+pub fn new_file(dir: &Dir, name: &str) -> File {
+    dir.open(name, OpenOptions::new_file()).unwrap()
+}
+
+/// 0: there is none.
+pub fn errno<T>(result: io::Result<T>) -> i32 {
+    result.err().and_then(|e| e.raw_os_error()).unwrap_or(0)
+}
+
+/// Before Linux 6.18 the kernel cannot be asked to give anything up: false, and a line `skipped: why`.
+pub fn gives_up(test: &str) -> bool {
+    let gives_up = Version::running() >= Version(6, 18);
+    if !gives_up {
+        println!("skipped: {test}: needs Linux 6.18");
+    }
+    gives_up
+}
+
+/// The kernel forgets what nobody uses.
+pub fn drop_caches() {
+    fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
+}
