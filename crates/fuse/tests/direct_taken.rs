@@ -9,6 +9,7 @@ use rustix::fs::{
     fcntl_getfl, fcntl_setfl, flock, fsetxattr, linkat,
 };
 use std::fs;
+use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 
@@ -277,6 +278,59 @@ fn the_right_to_post_is_his_who_works() {
     }
     assert_eq!(fs::read(m.path("db")).unwrap(), b"112112");
     drop((one, two));
+    m.unmount();
+}
+
+/// O_CREAT without O_EXCL finds the file or makes it, whoever makes and removes it meanwhile.
+#[test]
+fn two_open_or_make_the_same_name() {
+    let test = "two_open_or_make_the_same_name";
+    if !can_mount(test) {
+        return;
+    }
+    const ROUNDS: usize = 3000;
+    let mut m = TestMount::new(FsType::Fuseblk);
+    let root = root_of(&m);
+    let how = OpenOptions {
+        exclusive: false,
+        ..OpenOptions::new_file()
+    };
+    let path = m.path("db");
+    let wrong = |e: &io::Error| {
+        let errno = e.raw_os_error().unwrap();
+        [libc::EEXIST, libc::ESTALE, libc::ENOENT].contains(&errno)
+    };
+    let (mut by_mount, mut by_session) = (0, 0);
+    std::thread::scope(|s| {
+        let other = s.spawn(|| {
+            let open = || {
+                let file = fs::File::options();
+                file.clone()
+                    .write(true)
+                    .create(true)
+                    .truncate(false)
+                    .open(&path)
+            };
+            let _ = fs::remove_file(&path);
+            let tries = (0..ROUNDS).filter(|_| {
+                let opened = open().is_err_and(|e| wrong(&e));
+                let _ = fs::remove_file(&path);
+                opened
+            });
+            tries.count()
+        });
+        for n in 0..ROUNDS {
+            let opened = match n % 2 {
+                0 => root.open("db", how),
+                _ => root.take("db", how),
+            };
+            by_session += usize::from(opened.is_err_and(|e| wrong(&e)));
+            let _ = root.remove_file("db");
+        }
+        by_mount = other.join().unwrap();
+    });
+    assert_eq!((by_mount, by_session), (0, 0));
+    drop(root);
     m.unmount();
 }
 

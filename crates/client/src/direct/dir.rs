@@ -16,6 +16,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+/// How often O_CREAT without O_EXCL tries, where others make and remove the name meanwhile.
+pub(super) const RACES_MAX: usize = 100;
+
 /// A directory, open. Clones are the same one.
 #[derive(Clone)]
 pub struct Dir(pub(super) Arc<Node>);
@@ -93,18 +96,29 @@ impl Dir {
         out: &mut [u8],
     ) -> io::Result<Opened> {
         let name = checked(name.as_ref())?;
-        if how.create {
-            match self.create(name, how) {
-                Err(e) if e.kind() == ErrorKind::AlreadyExists && !how.exclusive => {}
-                made => return made,
-            }
-        }
         // What is cut off is not read before.
         let most = match how.read && !how.truncate {
             true => out.len().min(DATA_MAX),
             false => 0,
         };
-        self.open_existing(name, how, &mut out[..most])
+        let out = &mut out[..most];
+        if !how.create {
+            return self.open_existing(name, how, out);
+        }
+        if how.exclusive {
+            return self.create(name, how);
+        }
+        for _ in 0..RACES_MAX {
+            match self.create(name, how) {
+                Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
+                made => return made,
+            }
+            match self.open_existing(name, how, out) {
+                Err(e) if e.kind() == ErrorKind::NotFound => {}
+                found => return found,
+            }
+        }
+        fail(libc::ESTALE)
     }
 
     fn create(&self, name: &[u8], how: OpenOptions) -> io::Result<Opened> {

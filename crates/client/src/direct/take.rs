@@ -1,6 +1,6 @@
 //! What the kernel knows is taken from it: it is asked to forget it.
 use super::attr::{Known, attr_of};
-use super::dir::{Dir, checked};
+use super::dir::{Dir, RACES_MAX, checked};
 use super::file::{File, FileWay};
 use super::layout::{Attr, BUSY, DIRECTORY, Entry, NO_HANDLE, READING, op};
 use super::node::Way;
@@ -18,6 +18,16 @@ impl Dir {
     /// [`Dir::open`]; as open(2).
     pub fn take(&self, name: impl AsRef<Path>, how: OpenOptions) -> io::Result<File> {
         let name = checked(name.as_ref())?;
+        for _ in 0..RACES_MAX {
+            match self.take_once(name, how) {
+                Err(e) if e.kind() == ErrorKind::AlreadyExists && !how.exclusive => {}
+                taken => return taken,
+            }
+        }
+        fail(libc::ESTALE)
+    }
+
+    fn take_once(&self, name: &[u8], how: OpenOptions) -> io::Result<File> {
         let session = &self.0.session;
         let mut way = self.0.lock();
         let handle = self.handle_to_take(&way)?;

@@ -263,9 +263,14 @@ impl Server {
         let cx = self.context(request, arg.umask);
         let parent = self.target(request)?;
         let mode = self.mode_of_new(request, parent, mode)?;
-        let attr = self
+        let made = self
             .volume_for(request)
-            .mknod(&cx, parent, name, mode, arg.rdev)?;
+            .mknod(&cx, parent, name, mode, arg.rdev);
+        let attr = made.map_err(|e| match e.errno() {
+            // A program's session has made it since the kernel has looked. For ESTALE the kernel looks again, and opens it, or says that it exists.
+            libc::EEXIST if u32::from(mode) & libc::S_IFMT == libc::S_IFREG => Errno(libc::ESTALE),
+            _ => e.into(),
+        })?;
         self.push_entry(reply, &attr);
         Ok(())
     }
