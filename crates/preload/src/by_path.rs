@@ -3,7 +3,8 @@ use crate::answer::{Answer, Stop};
 use crate::by_descriptor::stands_for;
 use crate::call::Call;
 use crate::count::Reason;
-use crate::paths::{self, Path};
+use crate::path::{self, Path};
+use crate::paths;
 use crate::program;
 use crate::real;
 use crate::region::region;
@@ -55,13 +56,24 @@ fn dirs_of(number: i64) -> &'static [usize] {
     }
 }
 
+/// Names of /dev that many programs open, and that lead to no descriptor.
+const DEVICES: [&[u8]; 6] = [
+    b"/dev/null",
+    b"/dev/zero",
+    b"/dev/full",
+    b"/dev/random",
+    b"/dev/urandom",
+    b"/dev/tty",
+];
+
 /// By names of /proc and /dev the kernel gets to descriptors.
 pub fn leave_links_of_processes(call: &Call) {
     let at = path_argument(call);
     let leads = |path: &[u8]| {
         let slashes = path.iter().take_while(|b| **b == b'/').count();
         let path = &path[slashes.saturating_sub(1)..];
-        path.starts_with(b"/proc/") || path.starts_with(b"/dev/")
+        let is_device = DEVICES.contains(&path);
+        path.starts_with(b"/proc/") || path.starts_with(b"/dev/") && !is_device
     };
     if region().is_some_and(|r| r.open.load(Relaxed) != 0) && program::path(at).is_ok_and(leads) {
         real::all(Reason::Uncertain, false);
@@ -173,7 +185,7 @@ fn attributes(call: &Call) -> Answer {
                 _ => (a, b, c),
             };
             // As tar does it with what it has opened by O_PATH.
-            let named = paths::named_descriptor(program::path(path)?);
+            let named = path::named_descriptor(program::path(path)?);
             match named.and_then(|fd| stands_for(fd as u64).ok()) {
                 Some(on) => on.chmod(bits, true),
                 None => paths::chmod(&at(from, path)?, bits),

@@ -343,8 +343,12 @@ fn may_concern(region: &Region, kind: Kind, call: &Call) -> bool {
 
 /// Files that may be made before it is looked where they are.
 const MADE_BEFORE: u32 = 3;
+/// And names that are looked at.
+const LOOKED_BEFORE: u32 = 8;
+/// It was looked: the working directory is on no volume that allows direct calls.
+pub const LOOKED_ELSEWHERE: u32 = 1 << 30;
 
-/// Before there is anything here, only new directories and those that are listed are of interest.
+/// Before there is anything here, few calls are of interest.
 fn path_may_concern(region: &Region, call: &Call) -> bool {
     if mounts().is_empty() {
         return false;
@@ -352,25 +356,37 @@ fn path_may_concern(region: &Region, call: &Call) -> bool {
     if !region.state.load(Relaxed).is_null() {
         return true;
     }
+    let [a, b, c, ..] = call.args;
     let (flags, at) = match call.rax as i64 {
-        libc::SYS_mkdir => (None, call.args[0]),
-        libc::SYS_mkdirat => (None, call.args[1]),
-        libc::SYS_open => (Some(call.args[1]), call.args[0]),
-        libc::SYS_openat => (Some(call.args[2]), call.args[1]),
+        libc::SYS_mkdir => (None, a),
+        libc::SYS_mkdirat => (None, b),
+        libc::SYS_open => (Some(b as i32), a),
+        libc::SYS_openat => (Some(c as i32), b),
+        libc::SYS_stat | libc::SYS_lstat | libc::SYS_access | libc::SYS_readlink => (Some(0), a),
+        libc::SYS_newfstatat
+        | libc::SYS_statx
+        | libc::SYS_faccessat
+        | libc::SYS_faccessat2
+        | libc::SYS_readlinkat => (Some(0), b),
         _ => return false,
     };
-    let has = |flag| flags.is_none_or(|flags| flags as i32 & flag != 0);
-    if !has(libc::O_DIRECTORY) && !has(libc::O_CREAT) {
-        return false;
-    }
-    let leads_there = program::path(at)
-        .is_ok_and(|path| path.first() != Some(&b'/') || mounts().may_lead_there(path));
-    // One directory is listed by many programs, and some files are made.
-    let (count, most) = match has(libc::O_DIRECTORY) {
-        true => (&region.listed, 1),
-        false => (&region.made, MADE_BEFORE),
+    // One directory is listed by many programs, some files are made, and some names are looked at.
+    let (count, most) = match flags {
+        None => return leads_there(at, false),
+        Some(flags) if flags & libc::O_DIRECTORY != 0 => (&region.listed, 1),
+        Some(flags) if flags & libc::O_CREAT != 0 => (&region.made, MADE_BEFORE),
+        Some(_) => (&region.looked, LOOKED_BEFORE),
     };
-    leads_there && (flags.is_none() || count.fetch_add(1, Relaxed) >= most)
+    let looks = std::ptr::eq(count, &region.looked);
+    leads_there(at, looks) && (most..LOOKED_ELSEWHERE).contains(&count.fetch_add(1, Relaxed))
+}
+
+/// A path may lead into a mount, or is relative. `below`: it leads to another directory, too.
+fn leads_there(at: u64, below: bool) -> bool {
+    program::path(at).is_ok_and(|path| match path.first() {
+        Some(b'/') => mounts().may_lead_there(path),
+        _ => !below || path.contains(&b'/'),
+    })
 }
 
 /// `None`: there is another handler of a signal now, which could interrupt the call.

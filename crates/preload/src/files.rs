@@ -12,7 +12,6 @@ use crate::table::{Open, What};
 use ccfs_client::direct::layout::{SetAttr, set};
 use ccfs_client::direct::{Attr, File};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 /// Bytes that a call reads or writes at most (MAX_RW_COUNT).
 const MOST: u64 = 0x7fff_f000;
@@ -124,7 +123,7 @@ impl On<'_> {
     /// What it was found with, if nothing has changed since.
     fn found(&self) -> Option<Attr> {
         let found = self.open.found.as_ref()?;
-        let same = found.changes == self.state.changes.load(Relaxed);
+        let same = self.state.changes.none_since(found.seen);
         let held = matches!(&self.open.what, What::File(file) if file.is_direct());
         (same && held).then_some(found.attr)
     }
@@ -386,7 +385,7 @@ impl On<'_> {
                 let is_known = !(self.open.made && self.open.write);
                 let change = || {
                     if is_known {
-                        self.state.changes.fetch_add(1, Relaxed);
+                        self.state.changes.note_written();
                     }
                 };
                 change();

@@ -4,7 +4,7 @@
 //! whatever the program does: it may hold any lock of the library, be in a signal handler, or have little stack. So memory is this library's own
 //! ([`heap`]), and system calls are made by rustix, whose instructions are its own.
 //!
-//! A call is about a path ([`by_path`], [`paths`]), a descriptor ([`by_descriptor`], [`files`]), or the process ([`process`], [`children`]). It is
+//! A call is about a path ([`by_path`], [`paths`], [`taking`]), a descriptor ([`by_descriptor`], [`files`]), or the process ([`process`], [`children`]). It is
 //! made here if it is about something that this process holds: a directory of the [`tree`], an open file of the [`table`]. All else is the kernel's,
 //! which is given real descriptors before ([`real`]).
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
@@ -17,6 +17,7 @@ mod attributes;
 mod by_descriptor;
 mod by_path;
 mod call;
+mod changes;
 mod children;
 mod count;
 mod descriptors;
@@ -32,6 +33,7 @@ mod listing;
 mod mounts;
 mod objects;
 mod patch;
+mod path;
 mod paths;
 mod process;
 mod program;
@@ -43,5 +45,6 @@ mod signals;
 mod start;
 mod state;
 mod table;
+mod taking;
 mod thread;
 mod tree;

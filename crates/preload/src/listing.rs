@@ -6,7 +6,6 @@ use crate::table::{Listing, Place};
 use crate::tree::{Attrs, Id};
 use ccfs_client::direct::{Dir, Listed};
 use std::os::unix::ffi::OsStrExt;
-use std::sync::atomic::Ordering::Relaxed;
 
 /// Files of a directory whose attributes are kept at most.
 const KEPT: usize = 4096;
@@ -17,23 +16,7 @@ const NAME: usize = 19;
 pub fn give(state: &State, (dir, id): (&Dir, Id), place: &mut Place, at: u64, len: u64) -> Answer {
     let out = program::room(at, len)?;
     if place.listing.is_none() {
-        let changes = state.changes.load(Relaxed);
-        let quiet = !state.table.has_writers();
-        let names = dir.list_held(place.offset)?.ok_or(Stop::Kernel)?;
-        if quiet && names.len() <= KEPT {
-            let with_attr = names.iter().filter_map(|one| Some((one, one.attr?)));
-            let all = with_attr.map(|(one, attr)| (one.entry.name.as_bytes().into(), attr));
-            let is_dir = |one: &&Listed| {
-                one.entry.kind == libc::DT_DIR && one.entry.name != "." && one.entry.name != ".."
-            };
-            let dirs = names.iter().filter(is_dir);
-            let attrs = Attrs {
-                changes,
-                all: all.collect(),
-                dirs: dirs.map(|one| one.entry.name.as_bytes().into()).collect(),
-            };
-            state.tree().note_listed(id, attrs);
-        }
+        let names = list(state, dir, id, place.offset)?.ok_or(Stop::Kernel)?;
         place.listing = Some(Listing { names, given: 0 });
     }
     let Some(listing) = &mut place.listing else {
@@ -60,6 +43,32 @@ pub fn give(state: &State, (dir, id): (&Dir, Id), place: &mut Place, at: u64, le
         true => Err(Stop::Errno(libc::EINVAL)),
         false => Ok(used as i64),
     }
+}
+
+/// All names of a directory from a position on; attributes of its files are known from here on. `None`: it is not held.
+pub fn list(state: &State, dir: &Dir, id: Id, from: u64) -> Result<Option<Vec<Listed>>, Stop> {
+    let seen = state.changes.now();
+    let changes = state.tree().changes(id);
+    let quiet = !state.table.has_writers();
+    let Some(names) = dir.list_held(from)? else {
+        return Ok(None);
+    };
+    let Some(changes) = changes.filter(|_| quiet && names.len() <= KEPT) else {
+        return Ok(Some(names));
+    };
+    let with_attr = names.iter().filter_map(|one| Some((one, one.attr?)));
+    let all = with_attr.map(|(one, attr)| (one.entry.name.as_bytes().into(), attr));
+    let is_dir = |one: &&Listed| {
+        one.entry.kind == libc::DT_DIR && one.entry.name != "." && one.entry.name != ".."
+    };
+    let dirs = names.iter().filter(is_dir);
+    let attrs = Attrs {
+        seen,
+        all: all.collect(),
+        dirs: dirs.map(|one| one.entry.name.as_bytes().into()).collect(),
+    };
+    state.tree().note_listed(id, changes, attrs);
+    Ok(Some(names))
 }
 
 /// As lseek(2): the next names are those from there on, as they are then.

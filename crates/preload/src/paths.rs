@@ -4,62 +4,23 @@ use crate::answer::{Answer, Stop};
 use crate::attributes::{mode, owner, put_stat, put_statx, times};
 use crate::count::{self, Reason};
 use crate::identity::known;
+use crate::listing;
 use crate::mounts::mounts;
+use crate::path::{Path, may_lead_there, split};
 use crate::program;
 use crate::real;
 use crate::region::region;
 use crate::register::register;
 use crate::state::State;
 use crate::table::{Found, Opening, What};
+use crate::taking::{look, take_listed, take_where_looked, take_where_made};
 use crate::tree::{Base, Id, Place, Tree};
 use ccfs_client::direct::layout::{PLAIN, SetAttr};
 use ccfs_client::direct::{Attr, Dir, OpenOptions};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::sync::MutexGuard;
 use std::sync::atomic::Ordering::Relaxed;
-
-/// The number of a descriptor that a path of /proc names.
-pub fn named_descriptor(path: &[u8]) -> Option<i32> {
-    let number = path.strip_prefix(b"/proc/self/fd/")?;
-    std::str::from_utf8(number).ok()?.parse().ok()
-}
-
-/// The path of a call.
-pub struct Path<'p> {
-    pub base: Base,
-    pub bytes: &'p [u8],
-}
-
-impl<'p> Path<'p> {
-    /// Of a call with a descriptor of a directory, or AT_FDCWD, and an address. Where it begins at a directory that is not held any more
-    /// that becomes real.
-    pub fn of(fd: u64, at: u64) -> Result<Path<'p>, Stop> {
-        let bytes = program::path(at)?;
-        let fd = fd as i32;
-        let is_direct = region().is_some_and(|r| r.direct.has(fd));
-        if !is_direct || bytes.first() == Some(&b'/') {
-            return Ok(Path {
-                base: Base::At(fd),
-                bytes,
-            });
-        }
-        let state = State::get().ok_or(Stop::Kernel)?;
-        let open = state.table.get(fd).ok_or(Stop::Kernel)?;
-        match &open.what {
-            What::Dir(dir, id) if dir.is_direct() && state.tree().dir(*id).is_some() => Ok(Path {
-                base: Base::Held(*id),
-                bytes,
-            }),
-            _ => {
-                real::make(state, &open, Reason::BrokenHold)?;
-                Ok(Path {
-                    base: Base::At(fd),
-                    bytes,
-                })
-            }
-        }
-    }
-}
 
 /// A name in a held directory.
 struct Name<'p> {
@@ -72,7 +33,11 @@ struct Name<'p> {
 
 /// The name that a path leads to. `Kernel`: it leads elsewhere, or to a directory itself.
 fn name<'p>(tree: &mut Tree, path: &Path<'p>) -> Result<Name<'p>, Stop> {
-    let place = tree.find(path.base, path.bytes).ok_or(Stop::Kernel)?;
+    let place = tree.find(path.base, path.bytes)?;
+    name_at(tree, place)
+}
+
+fn name_at<'p>(tree: &mut Tree, place: Place<'p>) -> Result<Name<'p>, Stop> {
     let dir = tree.dir(place.dir).ok_or(Stop::Kernel)?;
     let device = tree.device(place.dir).ok_or(Stop::Kernel)?;
     let name = place.name.ok_or(Stop::Kernel)?;
@@ -93,16 +58,8 @@ fn state() -> Result<&'static State, Stop> {
     State::get().ok_or(Stop::Kernel)
 }
 
-/// All but the last name of a path, and that. `None`: it has none that could be made.
-fn split(path: &[u8]) -> Option<(&[u8], &[u8])> {
-    let end = path.iter().rposition(|b| *b != b'/')? + 1;
-    let start = path[..end]
-        .iter()
-        .rposition(|b| *b == b'/')
-        .map_or(0, |at| at + 1);
-    let name = &path[start..end];
-    (name != b"." && name != b"..").then_some((&path[..start], name))
-}
+/// Files that are asked for one by one, before all of their directory are.
+const ASKED_MIN: u32 = 3;
 
 /// mkdir(2): it begins a session where the mount allows one.
 pub fn make_dir(path: &Path<'_>, bits: u64) -> Answer {
@@ -112,15 +69,23 @@ pub fn make_dir(path: &Path<'_>, bits: u64) -> Answer {
     let state = State::make()?;
     let mut tree = state.tree();
     let bits = bits as u32;
-    if let Some(Place { dir, name, .. }) = tree.find(path.base, path.bytes) {
-        let Some(name) = name else {
-            return Err(Stop::Errno(libc::EEXIST));
-        };
-        let parent = tree.dir(dir).ok_or(Stop::Kernel)?;
-        let (made, attr) = parent.make_dir_with_attr(OsStr::from_bytes(name), bits)?;
-        tree.touched(dir);
-        tree.add_below(dir, name, made, &attr);
-        return Ok(0);
+    match tree.find(path.base, path.bytes) {
+        Ok(Place { name: None, .. }) => return Err(Stop::Errno(libc::EEXIST)),
+        Ok(Place {
+            dir,
+            name: Some(name),
+            ..
+        }) => {
+            let parent = tree.dir(dir).ok_or(Stop::Kernel)?;
+            tree.change(dir, name);
+            let made = parent.make_dir_with_attr(OsStr::from_bytes(name), bits);
+            tree.changed(dir);
+            let (made, attr) = made?;
+            tree.add_below(dir, name, made, &attr);
+            return Ok(0);
+        }
+        Err(Stop::Kernel) => {}
+        Err(e) => return Err(e),
     }
     let Base::At(fd) = path.base else {
         return Err(Stop::Kernel);
@@ -151,27 +116,33 @@ pub fn open(path: &Path<'_>, flags: i32, bits: u64) -> Answer {
         return Err(Stop::Kernel);
     }
     let mut tree = state.tree();
-    let found = tree.find(path.base, path.bytes);
-    let Some(place) = found else {
-        return match wants_dir {
-            true => {
-                drop(tree);
-                take_dir(state, path, flags)
+    let place = match tree.find(path.base, path.bytes) {
+        Ok(place) => place,
+        Err(Stop::Kernel) if wants_dir => {
+            drop(tree);
+            let id = take_listed(state, path, flags)?;
+            return open_dir(state, &mut state.tree(), id, flags);
+        }
+        Err(Stop::Kernel) => {
+            drop(tree);
+            match flags & libc::O_CREAT {
+                0 => take_where_looked(state, path)?,
+                _ => take_where_made(state, path)?,
             }
-            false if flags & libc::O_CREAT != 0 => {
-                drop(tree);
-                take_where_made(state, path)?;
-                open(path, flags, bits)
-            }
-            false => Err(Stop::Kernel),
-        };
+            return open(path, flags, bits);
+        }
+        Err(e) => return Err(e),
     };
     let Some(name) = place.name else {
         return open_dir(state, &mut tree, place.dir, flags);
     };
     if wants_dir || place.slash {
-        // Where it is no directory the kernel says so, or follows it.
-        let id = tree.below(place.dir, name).ok_or(Stop::Kernel)?;
+        // Where it is no directory the kernel says so, or follows it; and why none is made.
+        let below = tree.below(place.dir, name);
+        let id = match flags & libc::O_CREAT {
+            0 => below?,
+            _ => below.map_err(|_| Stop::Kernel)?,
+        };
         return open_dir(state, &mut tree, id, flags);
     }
     if flags & (libc::O_SYNC | libc::O_DSYNC) != 0 && !mounts().ignore_fsync {
@@ -183,7 +154,7 @@ pub fn open(path: &Path<'_>, flags: i32, bits: u64) -> Answer {
     match open_file(state, (&dir, place.dir), device, name, flags, bits) {
         Err(Stop::Errno(libc::EISDIR)) if flags & (libc::O_ACCMODE | libc::O_CREAT) == 0 => {
             let mut tree = state.tree();
-            let id = tree.below(place.dir, name).ok_or(Stop::Kernel)?;
+            let id = tree.below(place.dir, name)?;
             open_dir(state, &mut tree, id, flags)
         }
         // A link that is to be followed; or none, which the kernel says as well.
@@ -222,25 +193,26 @@ fn open_file(
     }
     let number = state.new_descriptor(has(libc::O_CLOEXEC))?;
     let only_reads = how.read && !how.write && !how.truncate;
-    let changes = state.changes.load(Relaxed);
+    let seen = state.changes.now();
     let quiet = only_reads && !state.table.has_writers();
     let room = if quiet { HEAD } else { 0 };
-    let (opened, head) = state.with_buffer(room, |head| {
+    if how.create {
+        state.tree().change(id, name);
+    }
+    let opened = state.with_buffer(room, |head| {
         let opened = dir.open_with(OsStr::from_bytes(name), how, head)?;
         let head = head[..opened.read].to_vec();
         Ok::<_, Stop>((opened, head))
-    })?;
-    match opened.made {
-        true => state.tree().touched(id),
-        false if !only_reads => drop(state.changes.fetch_add(1, Relaxed)),
-        false => {}
+    });
+    if how.create {
+        state.tree().changed(id);
+    }
+    let (opened, head) = opened?;
+    if !opened.made && !only_reads {
+        state.changes.note_written();
     }
     let found = match opened.attr {
-        Some(attr) if quiet => Some(Found {
-            attr,
-            head,
-            changes,
-        }),
+        Some(attr) if quiet => Some(Found { attr, head, seen }),
         _ => None,
     };
     let opening = Opening {
@@ -255,7 +227,7 @@ fn open_file(
     let fd = register(state, number, What::File(opened.file), opening);
     if !made && !only_reads {
         // Who has opened it in between has not seen that somebody writes.
-        state.changes.fetch_add(1, Relaxed);
+        state.changes.note_written();
     }
     fd
 }
@@ -288,75 +260,11 @@ fn may_read(attr: &Attr) -> bool {
     uid == 0 || attr.uid == uid && attr.mode & 0o400 != 0
 }
 
-/// A directory that the kernel may know is opened: by a program that reads trees, so it is taken.
-fn take_dir(state: &State, path: &Path<'_>, flags: i32) -> Answer {
-    let Base::At(fd) = path.base else {
-        return Err(Stop::Kernel);
-    };
-    let (parent, name) = split(path.bytes).ok_or(Stop::Kernel)?;
-    if !may_lead_there(path.bytes) {
-        return Err(Stop::Kernel);
-    }
-    let at = known(fd, parent)?;
-    let mut tree = state.tree();
-    let gives_up = tree.taking.refused > 8 + 2 * tree.taking.taken;
-    if gives_up || flags & libc::O_PATH != 0 {
-        return Err(Stop::Kernel);
-    }
-    let (dir, at) = tree.known_dir(fd, parent, at).ok_or(Stop::Kernel)?;
-    let Ok(taken) = dir.take_dir(OsStr::from_bytes(name)) else {
-        tree.taking.refused += 1;
-        count::left(Reason::Known);
-        return Err(Stop::Kernel);
-    };
-    tree.taking.taken += 1;
-    let attr = taken.attr()?;
-    let id = tree.add_top(at, name, taken, &attr);
-    open_dir(state, &mut tree, id, flags)
-}
-
-/// Files that are made in a directory that the kernel knows before it is tried to take that.
-const MADE_MIN: u32 = 4;
-/// It is tried again when there are so many times more, up to so many times.
-const MADE_TIMES: u32 = 4;
-const MADE_MAX: u32 = 256;
-
-/// A file may be made: its directory is taken if that is one of many. `Kernel`: it is not.
-fn take_where_made(state: &State, path: &Path<'_>) -> Result<(), Stop> {
-    let Base::At(fd) = path.base else {
-        return Err(Stop::Kernel);
-    };
-    let (dir, _) = split(path.bytes).ok_or(Stop::Kernel)?;
-    let (parent, name) = split(dir).ok_or(Stop::Kernel)?;
-    if !may_lead_there(path.bytes) {
-        return Err(Stop::Kernel);
-    }
-    let at = known(fd, dir)?;
-    let made = state.tree().note_made(at);
-    let due = std::iter::successors(Some(MADE_MIN), |n| Some(n * MADE_TIMES));
-    if !due.take_while(|n| *n <= MADE_MAX).any(|n| n == made) {
-        return Err(Stop::Kernel);
-    }
-    let at = known(fd, parent)?;
-    let mut tree = state.tree();
-    let (dir, at) = tree.known_dir(fd, parent, at).ok_or(Stop::Kernel)?;
-    let taken = dir.take_busy_dir(OsStr::from_bytes(name));
-    let taken = taken.map_err(|_| Stop::Kernel)?;
-    let attr = taken.attr()?;
-    tree.add_top(at, name, taken, &attr);
-    Ok(())
-}
-
-/// It is relative, or leads to a mount.
-fn may_lead_there(path: &[u8]) -> bool {
-    path.first() != Some(&b'/') || mounts().may_lead_there(path)
-}
-
 /// The kernel is about to remove or replace what a path leads to: if that is the top of a tree, and open, it becomes real before, since it could not
 /// any more.
 fn leave_top(state: &State, path: &Path<'_>) -> Result<(), Stop> {
     let top = match state.tree().find(path.base, path.bytes) {
-        Some(Place {
+        Ok(Place {
             dir, name: None, ..
         }) => state.table.of_dir(dir),
         _ => None,
@@ -385,11 +293,14 @@ pub fn remove(path: &Path<'_>, is_dir: bool) -> Answer {
             real::make(state, &open, Reason::Control)?;
             return remove(path, is_dir);
         }
-        match below.and_then(|below| tree.dir(below)) {
-            Some(below) => place.dir.remove_known_dir(place.name, &below)?,
-            None => place.dir.remove_dir(place.name)?,
-        }
-        tree.touched(place.id);
+        let known = below.and_then(|below| tree.dir(below));
+        tree.change(place.id, place.name.as_bytes());
+        let done = match known {
+            Some(below) => place.dir.remove_known_dir(place.name, &below),
+            None => place.dir.remove_dir(place.name),
+        };
+        tree.changed(place.id);
+        done?;
         if let Some(below) = below {
             tree.removed(below);
         }
@@ -398,10 +309,12 @@ pub fn remove(path: &Path<'_>, is_dir: bool) -> Answer {
     if place.slash {
         return Err(Stop::Kernel);
     }
+    tree.change(place.id, place.name.as_bytes());
     drop(tree);
-    place.dir.remove_file(place.name)?;
-    state.tree().touched(place.id);
-    state.changes.fetch_add(1, Relaxed);
+    let done = place.dir.remove_file(place.name);
+    state.tree().changed(place.id);
+    state.changes.note_named();
+    done?;
     Ok(0)
 }
 
@@ -420,12 +333,16 @@ pub fn rename(from: &Path<'_>, to: &Path<'_>, no_replace: bool) -> Answer {
         real::make(state, &open, Reason::Control)?;
         return rename(from, to, no_replace);
     }
-    old.dir
-        .rename_with(old.name, &new.dir, new.name, no_replace)?;
-    tree.touched(old.id);
-    tree.touched(new.id);
+    tree.change(old.id, old.name.as_bytes());
+    tree.change(new.id, new.name.as_bytes());
+    let done = old
+        .dir
+        .rename_with(old.name, &new.dir, new.name, no_replace);
+    tree.changed(old.id);
+    tree.changed(new.id);
+    state.changes.note_named();
+    done?;
     tree.renamed(old.id, old.name.as_bytes(), new.id, new.name.as_bytes());
-    state.changes.fetch_add(1, Relaxed);
     Ok(0)
 }
 
@@ -434,13 +351,18 @@ pub fn link(from: &Path<'_>, to: &Path<'_>) -> Answer {
     let state = state()?;
     let mut tree = state.tree();
     let (old, new) = (name(&mut tree, from)?, name(&mut tree, to)?);
-    drop(tree);
     if old.slash || new.slash || old.device != new.device {
         return Err(Stop::Kernel);
     }
-    old.dir.link(old.name, &new.dir, new.name)?;
-    state.tree().touched(new.id);
-    state.changes.fetch_add(1, Relaxed);
+    tree.change(old.id, old.name.as_bytes());
+    tree.change(new.id, new.name.as_bytes());
+    drop(tree);
+    let done = old.dir.link(old.name, &new.dir, new.name);
+    let mut tree = state.tree();
+    tree.changed(old.id);
+    tree.changed(new.id);
+    state.changes.note_named();
+    done?;
     Ok(0)
 }
 
@@ -448,20 +370,26 @@ pub fn link(from: &Path<'_>, to: &Path<'_>) -> Answer {
 pub fn symlink(target: u64, path: &Path<'_>) -> Answer {
     let target = program::path(target)?;
     let state = state()?;
-    let place = name(&mut state.tree(), path)?;
+    let mut tree = state.tree();
+    let place = name(&mut tree, path)?;
     if place.slash || target.is_empty() {
         return Err(Stop::Kernel);
     }
-    place
+    tree.change(place.id, place.name.as_bytes());
+    drop(tree);
+    let done = place
         .dir
-        .symlink(std::path::Path::new(OsStr::from_bytes(target)), place.name)?;
-    state.tree().touched(place.id);
+        .symlink(std::path::Path::new(OsStr::from_bytes(target)), place.name);
+    state.tree().changed(place.id);
+    done?;
     Ok(0)
 }
 
 /// readlink(2).
 pub fn read_link(path: &Path<'_>, at: u64, len: u64) -> Answer {
-    let place = name(&mut state()?.tree(), path)?;
+    let (_, mut tree, place) = look(path)?;
+    let place = name_at(&mut tree, place)?;
+    drop(tree);
     if place.slash || len as i64 <= 0 {
         return Err(Stop::Kernel);
     }
@@ -473,23 +401,35 @@ pub fn read_link(path: &Path<'_>, at: u64, len: u64) -> Answer {
 
 /// What a path leads to: its attributes, and its st_dev. `Kernel` also for a link that is to be followed.
 fn attr(path: &Path<'_>, follow: bool) -> Result<(Attr, u64), Stop> {
-    let state = state()?;
-    let mut tree = state.tree();
-    let place = tree.find(path.base, path.bytes).ok_or(Stop::Kernel)?;
+    attr_at(look(path)?, follow)
+}
+
+fn attr_at(
+    (state, mut tree, place): (&State, MutexGuard<'_, Tree>, Place<'_>),
+    follow: bool,
+) -> Result<(Attr, u64), Stop> {
     let dir = tree.dir(place.dir).ok_or(Stop::Kernel)?;
     let device = tree.device(place.dir).ok_or(Stop::Kernel)?;
     let Some(name) = place.name else {
         return Ok((tree.attr(place.dir)?, device));
     };
     let below = match tree.is_listed_dir(place.dir, name) {
-        true => tree.below(place.dir, name),
+        true => Some(tree.below(place.dir, name)?),
         false => tree.known_below(place.dir, name),
     };
     if let Some(below) = below {
         return Ok((tree.attr(below)?, device));
     }
-    let listed = tree.listed(place.dir, name, state.changes.load(Relaxed));
+    let mut listed = tree.listed(place.dir, name, &state.changes);
+    let asked = match listed {
+        Some(_) => 0,
+        None => tree.note_asked(place.dir),
+    };
     drop(tree);
+    // Who asks for some asks for many, and one answer has them all.
+    if asked == ASKED_MIN && listing::list(state, &dir, place.dir, 0)?.is_some() {
+        listed = state.tree().listed(place.dir, name, &state.changes);
+    }
     let attr = match listed {
         Some(attr) => attr,
         None => dir.stat(OsStr::from_bytes(name))?,
@@ -503,18 +443,14 @@ fn attr(path: &Path<'_>, follow: bool) -> Result<(Attr, u64), Stop> {
 
 /// As [`attr`], of which only the mode, the owner and the flags are sure.
 fn kind(path: &Path<'_>, follow: bool) -> Result<Attr, Stop> {
-    let known = {
-        let mut tree = state()?.tree();
-        let place = tree.find(path.base, path.bytes).ok_or(Stop::Kernel)?;
-        let id = match place.name {
-            None => Some(place.dir),
-            Some(name) => tree.known_below(place.dir, name),
-        };
-        id.and_then(|id| tree.found(id))
+    let (state, mut tree, place) = look(path)?;
+    let id = match place.name {
+        None => Some(place.dir),
+        Some(name) => tree.known_below(place.dir, name),
     };
-    match known {
+    match id.and_then(|id| tree.found(id)) {
         Some(found) => Ok(found),
-        None => Ok(attr(path, follow)?.0),
+        None => Ok(attr_at((state, tree, place), follow)?.0),
     }
 }
 
@@ -556,33 +492,33 @@ pub fn access(path: &Path<'_>, wanted: u64, follow: bool) -> Answer {
 fn set(path: &Path<'_>, what: &SetAttr) -> Answer {
     let state = state()?;
     let mut tree = state.tree();
-    let place = tree.find(path.base, path.bytes).ok_or(Stop::Kernel)?;
+    let place = tree.find(path.base, path.bytes)?;
     let dir = tree.dir(place.dir).ok_or(Stop::Kernel)?;
     let Some(name) = place.name else {
         return tree.set_attr(place.dir, what);
     };
     let below = match place.slash {
-        true => tree.below(place.dir, name),
+        true => Some(tree.below(place.dir, name)?),
         false => tree.known_below(place.dir, name),
     };
     if let Some(below) = below {
         return tree.set_attr(below, what);
     }
-    drop(tree);
     if place.slash {
         return Err(Stop::Kernel);
     }
+    tree.change(place.dir, name);
+    drop(tree);
     // Open for nothing: what is changed takes no right to read or write it.
-    match dir.open(OsStr::from_bytes(name), OpenOptions::default()) {
-        Ok(file) => {
-            state.changes.fetch_add(1, Relaxed);
-            let done = file.set_attr(what);
-            state.changes.fetch_add(1, Relaxed);
-            done?;
-        }
+    let opened = dir.open(OsStr::from_bytes(name), OpenOptions::default());
+    let set = opened.map(|file| file.set_attr(what));
+    state.changes.note_named();
+    state.tree().changed(place.dir);
+    match set {
+        Ok(done) => done?,
         Err(e) if e.raw_os_error() == Some(libc::EISDIR) => {
             let mut tree = state.tree();
-            let below = tree.below(place.dir, name).ok_or(Stop::Kernel)?;
+            let below = tree.below(place.dir, name)?;
             tree.set_attr(below, what)?;
         }
         // A link, or what is no file.

@@ -25,6 +25,8 @@ pub struct Region {
     pub listed: AtomicU32,
     /// Files that may have been made before.
     pub made: AtomicU32,
+    /// Names that were looked at in other directories before; see [`crate::dispatch::LOOKED_ELSEWHERE`].
+    pub looked: AtomicU32,
     /// Signals for which the program has had handlers ([`crate::signals`]).
     pub handlers: AtomicU64,
     pub gain: Gain,

@@ -1,6 +1,7 @@
 //! What this process has open here, and what it holds.
 #![allow(unsafe_code)]
 use crate::answer::Stop;
+use crate::changes::Changes;
 use crate::count::{self, Reason};
 use crate::leak;
 use crate::mounts::mounts;
@@ -13,7 +14,6 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::io::fcntl_dupfd_cloexec;
 use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
 use std::ptr;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -25,8 +25,8 @@ pub struct State {
     buffer: Mutex<Vec<u8>>,
     /// Open for nothing: who misses a call is told so.
     placeholder: OwnedFd,
-    /// Counts what may change a file that somebody has open here.
-    pub changes: AtomicU64,
+    /// What may have changed a file of which something is known here.
+    pub changes: Changes,
     /// What is at its end after an append, wherever that is.
     appended: Mutex<Vec<Weak<Open>>>,
 }
@@ -61,7 +61,7 @@ impl State {
             tree: Mutex::default(),
             buffer: Mutex::default(),
             placeholder,
-            changes: AtomicU64::new(0),
+            changes: Changes::default(),
             appended: Mutex::default(),
         }));
         let at = ptr::from_ref(made).cast_mut().cast();

@@ -1,4 +1,5 @@
 //! The descriptors that this library stands for.
+use crate::changes::Seen;
 use crate::region::region;
 use crate::tree::Id;
 use ccfs_client::direct::{Attr, Dir, File, Listed};
@@ -68,8 +69,8 @@ pub struct Found {
     pub attr: Attr,
     /// Its first bytes.
     pub head: Vec<u8>,
-    /// [`crate::state::State::changes`] then.
-    pub changes: u64,
+    /// What had changed then.
+    pub seen: Seen,
 }
 
 impl Open {

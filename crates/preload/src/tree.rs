@@ -4,6 +4,7 @@
 //! held directory on, the *top* of its tree. A top is known by the directory that it is in, which the kernel knows, and its name there; which
 //! directory a path leads to before it, the kernel is asked each time.
 use crate::answer::{Answer, Stop};
+use crate::changes::{Changes, Seen};
 use crate::count::{self, Reason};
 use crate::identity::{Identity, of};
 use crate::mounts::mounts;
@@ -33,18 +34,23 @@ struct Node {
     /// All of that is so.
     exact: bool,
     listed: Option<Attrs>,
+    /// Threads that change a name in it, and how many changes there were.
+    changing: u32,
+    changes: u64,
+    /// Files of it that were asked for, one by one.
+    asked: u32,
 }
 
 /// Attributes of files of a directory, as they were listed.
 pub struct Attrs {
-    /// [`crate::state::State::changes`] then.
-    pub changes: u64,
+    /// What had changed then.
+    pub seen: Seen,
     pub all: HashMap<Box<[u8]>, Attr>,
     pub dirs: HashSet<Box<[u8]>>,
 }
 
-/// Directories whose files' attributes are kept.
-const LISTED: usize = 64;
+/// Names of all directories whose files' attributes are kept, about.
+const LISTED: usize = 1 << 15;
 
 #[derive(Clone, Copy)]
 enum Up {
@@ -83,12 +89,14 @@ pub struct Tree {
     may_all: bool,
     /// Of the working directory, if it is known.
     cwd: Option<Identity>,
-    /// Those with attributes of files, the oldest first.
-    listed: VecDeque<Id>,
+    /// Those with attributes of files, the oldest first, and how many names they have.
+    listed: VecDeque<(Id, usize)>,
+    names_listed: usize,
     /// Directories that the kernel knows, and how many files were made there.
     made: HashMap<Identity, u32>,
-    /// How it goes with the taking of directories.
+    /// How it goes with the taking of directories that are read, and of those in which names are looked at.
     pub taking: Taking,
+    pub looking: Looking,
 }
 
 /// Directories that the kernel knows are taken by programs that read trees.
@@ -96,6 +104,31 @@ pub struct Tree {
 pub struct Taking {
     pub taken: u32,
     pub refused: u32,
+}
+
+/// Directories in which names were looked at.
+#[derive(Default)]
+pub struct Looking {
+    /// Their paths, since the working directory has changed.
+    tried: HashSet<Box<[u8]>>,
+    tries: u32,
+    pub taken: u32,
+}
+
+impl Looking {
+    /// Each is tried once, and none any more where that is in vain too often.
+    pub fn may_try(&mut self, dir: &[u8]) -> bool {
+        const MOST: usize = 1024;
+        if self.tries > 32 + 2 * self.taken || self.tried.contains(dir) {
+            return false;
+        }
+        if self.tried.len() >= MOST {
+            self.tried.clear();
+        }
+        self.tries += 1;
+        self.tried.insert(dir.into());
+        true
+    }
 }
 
 impl Tree {
@@ -120,29 +153,32 @@ impl Tree {
     /// The working directory is another one.
     pub fn forget_cwd(&mut self) {
         self.cwd = None;
+        self.looking = Looking::default();
     }
 
-    /// Follows a path. `None`: it does not lead through a held directory, as far as can be seen here.
-    pub fn find<'p>(&mut self, base: Base, path: &'p [u8]) -> Option<Place<'p>> {
+    /// Follows a path. Errors: `Kernel`, it does not lead through a held directory, as far as can be seen here; ENOENT, a directory on its way is not
+    /// there.
+    pub fn find<'p>(&mut self, base: Base, path: &'p [u8]) -> Result<Place<'p>, Stop> {
         if self.nodes.is_empty() || path.is_empty() {
-            return None;
+            return Err(Stop::Kernel);
         }
         let absolute = path[0] == b'/';
         if absolute && !mounts().may_lead_there(path) {
-            return None;
+            return Err(Stop::Kernel);
         }
         let slash = path.last() == Some(&b'/');
-        let (mut at, rest) = match base {
-            Base::Held(id) if !absolute => (id, path),
-            Base::At(fd) if !absolute => self.enter(fd, path)?,
-            _ => self.enter(libc::AT_FDCWD, path)?,
+        let entered = match base {
+            Base::Held(id) if !absolute => Some((id, path)),
+            Base::At(fd) if !absolute => self.enter(fd, path),
+            _ => self.enter(libc::AT_FDCWD, path),
         };
-        self.check(at)?;
+        let (mut at, rest) = entered.ok_or(Stop::Kernel)?;
+        self.check(at).ok_or(Stop::Kernel)?;
         let mut parts = rest
             .split(|b| *b == b'/')
             .filter(|p| !p.is_empty() && *p != b".");
         let Some(mut name) = parts.next() else {
-            return Some(Place {
+            return Ok(Place {
                 dir: at,
                 name: None,
                 slash,
@@ -151,11 +187,11 @@ impl Tree {
         loop {
             let next = parts.next();
             match (name, next) {
-                (b"..", _) => at = self.up(at)?,
+                (b"..", _) => at = self.up(at).ok_or(Stop::Kernel)?,
                 // What ends in "." is the directory itself, which cannot be made or removed so.
                 (name, None) if ends_in_dot(path) => at = self.below(at, name)?,
                 (name, None) => {
-                    return Some(Place {
+                    return Ok(Place {
                         dir: at,
                         name: Some(name),
                         slash,
@@ -164,7 +200,7 @@ impl Tree {
                 (name, Some(_)) => at = self.below(at, name)?,
             }
             let Some(next) = next else {
-                return Some(Place {
+                return Ok(Place {
                     dir: at,
                     name: None,
                     slash,
@@ -227,16 +263,18 @@ impl Tree {
         }
     }
 
-    /// The directory of a name. `None`: there is none, or it is not held.
-    pub fn below(&mut self, id: Id, name: &[u8]) -> Option<Id> {
+    /// The directory of a name. Errors: ENOENT there is none of that name; `Kernel` it is not held.
+    pub fn below(&mut self, id: Id, name: &[u8]) -> Result<Id, Stop> {
         if let Some(id) = self.known_below(id, name) {
-            return Some(id);
+            return Ok(id);
         }
-        let node = self.nodes.get(&id)?;
-        let (dir, attr) = node.dir.open_dir_with_attr(OsStr::from_bytes(name)).ok()?;
-        match dir.is_direct() {
-            true => self.add_below(id, name, dir, &attr),
-            false => None,
+        let node = self.nodes.get(&id).ok_or(Stop::Kernel)?;
+        match node.dir.open_dir_with_attr(OsStr::from_bytes(name)) {
+            Ok((dir, attr)) if dir.is_direct() => {
+                self.add_below(id, name, dir, &attr).ok_or(Stop::Kernel)
+            }
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Err(Stop::Errno(libc::ENOENT)),
+            _ => Err(Stop::Kernel),
         }
     }
 
@@ -272,11 +310,38 @@ impl Tree {
         Ok(node.found)
     }
 
-    /// Something in it was changed.
-    pub fn touched(&mut self, id: Id) {
+    /// A name in it is about to be made, changed or removed: what was listed of it is not so any more. [`Tree::changed`] comes after it.
+    pub fn change(&mut self, id: Id, name: &[u8]) {
+        if let Some(node) = self.nodes.get_mut(&id) {
+            node.changing += 1;
+            if let Some(listed) = &mut node.listed {
+                listed.all.remove(name);
+                listed.dirs.remove(name);
+            }
+        }
+    }
+
+    /// That is done, or has failed.
+    pub fn changed(&mut self, id: Id) {
         if let Some(node) = self.nodes.get_mut(&id) {
             node.exact = false;
+            node.changing = node.changing.saturating_sub(1);
+            node.changes += 1;
         }
+    }
+
+    /// Counts the changes of names in it. `None`: one is under way.
+    pub fn changes(&self, id: Id) -> Option<u64> {
+        let node = self.nodes.get(&id)?;
+        (node.changing == 0).then_some(node.changes)
+    }
+
+    /// A file in it is asked for: how often that was so.
+    pub fn note_asked(&mut self, id: Id) -> u32 {
+        self.nodes.get_mut(&id).map_or(0, |node| {
+            node.asked += 1;
+            node.asked
+        })
     }
 
     /// Changes its attributes.
@@ -302,31 +367,37 @@ impl Tree {
         listed.is_some_and(|listed| listed.dirs.contains(name))
     }
 
-    /// Attributes of a directory's files were listed.
-    pub fn note_listed(&mut self, id: Id, attrs: Attrs) {
-        let Some(node) = self.nodes.get_mut(&id) else {
-            return;
-        };
-        if node.listed.replace(attrs).is_none() {
-            self.listed.push_back(id);
+    /// Attributes of a directory's files were listed, when it had seen so many changes.
+    pub fn note_listed(&mut self, id: Id, changes: u64, attrs: Attrs) {
+        let names = attrs.all.len() + attrs.dirs.len();
+        match self.nodes.get_mut(&id) {
+            Some(node) if node.changing == 0 && node.changes == changes => {
+                node.listed = Some(attrs);
+            }
+            _ => return,
         }
-        if self.listed.len() > LISTED
-            && let Some(node) = self
-                .listed
-                .pop_front()
-                .and_then(|id| self.nodes.get_mut(&id))
+        self.listed.push_back((id, names));
+        self.names_listed += names;
+        while self.names_listed > LISTED
+            && let Some((id, names)) = self.listed.pop_front()
         {
-            node.listed = None;
+            self.names_listed -= names;
+            // It may have been listed again since: then it goes early.
+            if let Some(node) = self.nodes.get_mut(&id) {
+                node.listed = None;
+            }
         }
     }
 
     /// Those of one file, if nothing has changed since.
-    pub fn listed(&self, id: Id, name: &[u8], changes: u64) -> Option<Attr> {
-        let listed = self.nodes.get(&id)?.listed.as_ref()?;
-        match listed.changes == changes {
-            true => listed.all.get(name).copied(),
-            false => None,
-        }
+    pub fn listed(&self, id: Id, name: &[u8], changes: &Changes) -> Option<Attr> {
+        let node = self.nodes.get(&id)?;
+        let listed = node.listed.as_ref().filter(|_| node.changing == 0)?;
+        let attr = listed.all.get(name)?;
+        // Of a file with one name this directory's changes are all that concern its name.
+        let is_so = changes.none_written_since(listed.seen)
+            && (attr.nlink == 1 || changes.none_since(listed.seen));
+        is_so.then_some(*attr)
     }
 
     fn add(&mut self, dir: Dir, near: Identity, attr: &Attr, up: Up, name: &[u8]) -> Id {
@@ -350,6 +421,9 @@ impl Tree {
             found: *attr,
             exact: true,
             listed: None,
+            changing: 0,
+            changes: 0,
+            asked: 0,
         };
         self.nodes.insert(id, node);
         self.link(id);

@@ -16,7 +16,7 @@
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// The protocol that this file describes.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 /// Handles of a session. 0 is the directory that it was begun on.
 pub const HANDLES: u32 = 1 << 15;
 /// No handle: of an entry of [`op::CREATE`], [`op::MKDIR`] and [`op::LOOKUP`] with [`BY_CALL`] it stands for the directory that the call is made on.
@@ -164,6 +164,8 @@ pub const WRITING: u32 = 2;
 pub const DIRECTORY: u32 = 4;
 /// Much will be done in the directory: it is taken even if the kernel has to give up a few files for it.
 pub const BUSY: u32 = 8;
+/// The directory is taken only if that is easy: nobody holds it, and the kernel knows nothing in it.
+pub const UNUSED: u32 = 16;
 /// Names are listed with attributes.
 pub const WITH_ATTR: u64 = 1;
 /// The kernel is to know the file for its locks: it keeps nothing of it.

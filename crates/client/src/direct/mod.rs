@@ -53,6 +53,7 @@ pub use options::OpenOptions;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
+pub use take::Used;
 
 /// A session on one volume.
 #[derive(Clone)]

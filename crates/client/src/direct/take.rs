@@ -2,7 +2,7 @@
 use super::attr::{Known, attr_of};
 use super::dir::{Dir, RACES_MAX, checked};
 use super::file::{File, FileWay};
-use super::layout::{Attr, BUSY, DIRECTORY, Entry, NO_HANDLE, READING, op};
+use super::layout::{Attr, BUSY, DIRECTORY, Entry, NO_HANDLE, READING, UNUSED, op};
 use super::node::Way;
 use super::options::OpenOptions;
 use super::session::Did;
@@ -10,6 +10,17 @@ use crate::sys::fail;
 use std::io::{self, ErrorKind};
 use std::os::fd::AsFd;
 use std::path::Path;
+
+/// What a directory that is taken is wanted for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Used {
+    /// A name: it is taken only if that is easy.
+    Little,
+    /// All of it is read.
+    Some,
+    /// Much is made in it: the kernel is asked to give up what is in it in any case.
+    Much,
+}
 
 impl Dir {
     /// Opens a file to be held, whoever has looked it up before: the kernel is asked to forget it. `how.create`: a new one, if there is none. Its calls
@@ -59,15 +70,26 @@ impl Dir {
     /// Opens a directory to be held, whoever has looked it up before: the kernel is asked to forget it. Errors: EBUSY it cannot be held: it is in use, or the
     /// kernel knows something in it, or this directory is held, or calls are not posted here; ENOTDIR; as open(2).
     pub fn take_dir(&self, name: impl AsRef<Path>) -> io::Result<Dir> {
-        self.take_dir_for(name, 0)
+        Ok(self.take_dir_for(name, 0)?.0)
     }
 
-    /// The same, where much will be done in it: the kernel is asked to give up what is in it in any case. Errors: as `take_dir`.
-    pub fn take_busy_dir(&self, name: impl AsRef<Path>) -> io::Result<Dir> {
-        self.take_dir_for(name, BUSY)
+    /// The same, with its attributes, where it is `used` in this way. Errors: as `take_dir`.
+    pub fn take_dir_with_attr(
+        &self,
+        name: impl AsRef<Path>,
+        used: Used,
+    ) -> io::Result<(Dir, Attr)> {
+        self.take_dir_for(
+            name,
+            match used {
+                Used::Some => 0,
+                Used::Much => BUSY,
+                Used::Little => UNUSED,
+            },
+        )
     }
 
-    fn take_dir_for(&self, name: impl AsRef<Path>, how: u32) -> io::Result<Dir> {
+    fn take_dir_for(&self, name: impl AsRef<Path>, how: u32) -> io::Result<(Dir, Attr)> {
         let name = checked(name.as_ref())?;
         let session = &self.0.session;
         let way = self.0.lock();
@@ -77,7 +99,7 @@ impl Dir {
                 let dir = self.found(handle, &attr);
                 drop(way);
                 match dir.is_direct() {
-                    true => Ok(dir),
+                    true => Ok((dir, attr)),
                     false => fail(libc::EBUSY),
                 }
             }

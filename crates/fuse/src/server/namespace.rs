@@ -40,10 +40,13 @@ impl Server {
                 }
             }
             // Node id 0: the kernel remembers that there is no such name.
-            Err(Error::Errno(libc::ENOENT)) => reply.push(&abi::EntryOut {
-                entry_valid: FOREVER,
-                ..Default::default()
-            }),
+            Err(Error::Errno(libc::ENOENT)) => {
+                self.direct.note_absent(parent);
+                reply.push(&abi::EntryOut {
+                    entry_valid: FOREVER,
+                    ..Default::default()
+                });
+            }
             Err(e) => return Err(e.into()),
         }
         Ok(())

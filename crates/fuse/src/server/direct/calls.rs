@@ -1,6 +1,6 @@
 //! Entries that are carried out by a system call of the program: they wait, or the kernel knows their directory.
 use super::execute::answer;
-use super::holds::Entries;
+use super::holds::{ENTRIES_MAX, Entries};
 use super::session::{Handle, Opened, Read, Refused, Role, Session, read_at};
 use super::{Direct, Displaces, Server, Token, confined, count};
 use crate::rights;
@@ -8,7 +8,7 @@ use crate::server::Answer;
 use crate::wire::{Errno, Request};
 use ccfs_client::abi::{DIRECT_SHORT, DirectCallArg};
 use ccfs_client::direct::layout::{
-    ASKED, BUSY, DIRECTORY, FOR_LOCKS, NO_HANDLE, READING, WRITING, op,
+    ASKED, BUSY, DIRECTORY, FOR_LOCKS, NO_HANDLE, READING, UNUSED, WRITING, op,
 };
 use ccfs_engine::{Ino, ROOT_INO, StreamId, SyncCall, Wait};
 use std::sync::Arc;
@@ -23,6 +23,10 @@ const WORTH: usize = 64;
 const PRUNED_MAX: usize = 1024;
 /// How long it may take until the daemon hears that the kernel has given a file up.
 const FORGETS: Duration = Duration::from_millis(20);
+/// And where it is not worth much.
+const FORGETS_IF_EASY: Duration = Duration::from_millis(2);
+/// Names of a directory that is looked through for that.
+const NAMES_IF_EASY: usize = 256;
 
 impl Server {
     /// `IOC_DIRECT_CALL`: what came of it stands in the entry.
@@ -140,23 +144,31 @@ impl Server {
         }
         // Somebody else's: he looks it up as anybody does.
         let holder = direct.holder(attr.ino);
-        if holder.is_some_and(|holder| !Arc::ptr_eq(&holder, session)) {
+        let if_easy = read.entry.b as u32 & UNUSED != 0;
+        let others = holder
+            .as_ref()
+            .is_some_and(|holder| !Arc::ptr_eq(holder, session));
+        if if_easy && (others || !direct.is_unused(session, attr.ino)?) {
+            return Err(Refused::Errno(libc::EBUSY));
+        }
+        if others {
             direct.volume.remember(attr.ino, 1);
             let broken = direct.break_hold(attr.ino, Wait::Allowed);
             direct.volume.forget(attr.ino, 1);
             broken?;
         }
         // What is in it keeps the kernel from giving it up.
-        if attr.is_dir() {
+        if attr.is_dir() && !if_easy {
             let is_busy = read.entry.b as u32 & BUSY != 0;
             let known = direct.entries_to_give_up(session, attr.ino, is_busy)?;
             let known = known.ok_or(Refused::Errno(libc::EBUSY))?;
-            if !direct.have_given_up(session, known) {
+            if !direct.have_given_up(session, known, FORGETS) {
                 return Err(Refused::Errno(libc::EBUSY));
             }
         }
         if direct.kernel_knows_unheld(attr.ino) {
-            direct.have_given_up(session, vec![attr.ino]);
+            let patience = if if_easy { FORGETS_IF_EASY } else { FORGETS };
+            direct.have_given_up(session, vec![attr.ino], patience);
         }
         let mut consumer = session.lock(Wait::Allowed)?;
         match consumer.over {
@@ -240,7 +252,7 @@ impl Direct {
         dir: Ino,
         is_busy: bool,
     ) -> Result<Option<Vec<Ino>>, Errno> {
-        let known = |dir| self.known_entries(session, &self.volume, dir);
+        let known = |dir| self.known_entries(session, &self.volume, dir, ENTRIES_MAX);
         let Some(Entries {
             known: all,
             count,
@@ -265,8 +277,15 @@ impl Direct {
         Ok(worth.then(|| all.into_iter().map(|(ino, _)| ino).collect()))
     }
 
+    /// The kernel knows nothing in a directory, as far as the daemon can see, and all of it can be held.
+    fn is_unused(&self, session: &Session, dir: Ino) -> Result<bool, Errno> {
+        let entries = self.known_entries(session, &self.volume, dir, NAMES_IF_EASY)?;
+        let nothing = entries.is_some_and(|entries| entries.known.is_empty() && !entries.unfit);
+        Ok(nothing && !self.is_absence_known(dir))
+    }
+
     /// The kernel is asked to give inodes up. False: it keeps one.
-    fn have_given_up(&self, session: &Session, inos: Vec<Ino>) -> bool {
+    fn have_given_up(&self, session: &Session, inos: Vec<Ino>, patience: Duration) -> bool {
         if inos.is_empty() {
             return true;
         }
@@ -274,7 +293,7 @@ impl Direct {
         if !self.notifier.prune(session.user.uid, inos.clone()) {
             return false;
         }
-        self.forgets.wait_while(known, FORGETS);
+        self.forgets.wait_while(known, patience);
         !known()
     }
 

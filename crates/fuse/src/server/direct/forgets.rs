@@ -1,8 +1,35 @@
-//! Who wants to hold what the kernel knows waits here until the kernel has given it up.
+//! What the kernel knows, and whoever waits until it has given it up.
+use ccfs_engine::{FastMap, Ino};
 use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
+
+/// Directories of which the kernel was told that a name is not there: while it remembers that it keeps them.
+#[derive(Default)]
+pub struct Absent(Mutex<FastMap<Ino, ()>>);
+
+/// With more of them they are forgotten: then it is found out by trying.
+const ABSENT_MAX: usize = 1 << 16;
+
+impl Absent {
+    pub fn note(&self, dir: Ino) {
+        let mut all = self.0.lock();
+        if all.len() >= ABSENT_MAX {
+            all.clear();
+        }
+        all.insert(dir, ());
+    }
+
+    pub fn contains(&self, dir: Ino) -> bool {
+        self.0.lock().contains_key(&dir)
+    }
+
+    /// The kernel does not know it any more.
+    pub fn forget(&self, dir: Ino) {
+        self.0.lock().remove(&dir);
+    }
+}
 
 #[derive(Default)]
 pub struct Forgets {

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 const DEPTH_MAX: usize = 256;
 
 /// Entries of a directory that are looked at before it is held.
-const ENTRIES_MAX: usize = 1 << 16;
+pub const ENTRIES_MAX: usize = 1 << 16;
 /// Changes of such inodes are refused.
 const NEVER: u32 = FLAG_IMMUTABLE | FLAG_APPEND;
 
@@ -240,6 +240,21 @@ impl Direct {
         }
     }
 
+    /// The kernel is told that there is no such name in a directory.
+    pub fn note_absent(&self, dir: Ino) {
+        if self.allowed.on {
+            self.absent.note(dir);
+        }
+    }
+
+    /// The kernel may remember that a name is not there.
+    pub fn is_absence_known(&self, dir: Ino) -> bool {
+        if !self.kernel_knows(dir) {
+            self.absent.forget(dir);
+        }
+        self.absent.contains(dir)
+    }
+
     /// The kernel has given up what it did: its references are fewer by now.
     pub fn note_forgets(&self) {
         self.forgets.note();
@@ -299,21 +314,22 @@ impl Direct {
         volume: &Calls,
         dir: Ino,
     ) -> Result<bool, ccfs_engine::Error> {
-        let known = self.known_entries(session, volume, dir)?;
+        let known = self.known_entries(session, volume, dir, ENTRIES_MAX)?;
         Ok(known.is_some_and(|entries| entries.known.is_empty() && !entries.unfit))
     }
 
-    /// What of it the kernel knows. `None`: there is too much in it.
+    /// What of it the kernel knows. `None`: there is more than so much in it.
     pub fn known_entries(
         &self,
         session: &Session,
         volume: &Calls,
         dir: Ino,
+        most: usize,
     ) -> Result<Option<Entries>, ccfs_engine::Error> {
         if !volume.getattr(dir)?.is_dir() {
             return Ok(Some(Entries::default()));
         }
-        let Some(entries) = volume.attrs_of_entries(dir, ENTRIES_MAX)? else {
+        let Some(entries) = volume.attrs_of_entries(dir, most)? else {
             return Ok(None);
         };
         let can_be = |attr: &Attr| {

@@ -46,7 +46,7 @@ mod session;
 mod thread;
 mod tokens;
 
-use self::forgets::Forgets;
+use self::forgets::{Absent, Forgets};
 use super::notifier::Notifier;
 use super::{Answer, Server};
 use crate::wire::{Errno, Request};
@@ -104,6 +104,7 @@ pub struct Direct {
     /// References of the kernel to inodes that are held.
     known: AtomicUsize,
     forgets: Forgets,
+    absent: Absent,
     /// Held by who gives back what was promised.
     giving: Mutex<()>,
     /// How often that was done.
@@ -170,6 +171,7 @@ impl Direct {
             linked: Linked::default(),
             known: AtomicUsize::new(0),
             forgets: Forgets::default(),
+            absent: Absent::default(),
             giving: Mutex::default(),
             given_back: AtomicU64::new(0),
             short_until: Mutex::default(),

@@ -1,0 +1,121 @@
+//! Directories that the kernel may know are taken where a program does much in them, or where that is easy.
+use crate::answer::Stop;
+use crate::count::{self, Reason};
+use crate::dispatch::LOOKED_ELSEWHERE;
+use crate::identity::known;
+use crate::path::{Path, may_lead_there, split};
+use crate::region::region;
+use crate::state::State;
+use crate::tree::{Base, Id, Place, Tree};
+use ccfs_client::direct::Used;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::MutexGuard;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// A directory that the kernel may know is opened: by a program that reads trees, so it is taken.
+pub fn take_listed(state: &State, path: &Path<'_>, flags: i32) -> Result<Id, Stop> {
+    let Base::At(fd) = path.base else {
+        return Err(Stop::Kernel);
+    };
+    let (parent, name) = split(path.bytes).ok_or(Stop::Kernel)?;
+    if !may_lead_there(path.bytes) {
+        return Err(Stop::Kernel);
+    }
+    let at = known(fd, parent)?;
+    let mut tree = state.tree();
+    let gives_up = tree.taking.refused > 8 + 2 * tree.taking.taken;
+    if gives_up || flags & libc::O_PATH != 0 {
+        return Err(Stop::Kernel);
+    }
+    let (dir, at) = tree.known_dir(fd, parent, at).ok_or(Stop::Kernel)?;
+    let Ok((taken, attr)) = dir.take_dir_with_attr(OsStr::from_bytes(name), Used::Some) else {
+        tree.taking.refused += 1;
+        count::left(Reason::Known);
+        return Err(Stop::Kernel);
+    };
+    tree.taking.taken += 1;
+    Ok(tree.add_top(at, name, taken, &attr))
+}
+
+/// Where the path of a name that is looked at leads: its directory is taken if that can be had for little.
+pub fn look<'p>(
+    path: &Path<'p>,
+) -> Result<(&'static State, MutexGuard<'static, Tree>, Place<'p>), Stop> {
+    let state = match State::get() {
+        Some(state) => state,
+        None => {
+            let is_relative = path.bytes.first() != Some(&b'/');
+            if is_relative && known(libc::AT_FDCWD, b"").is_err() {
+                let region = region().ok_or(Stop::Kernel)?;
+                region.looked.store(LOOKED_ELSEWHERE, Relaxed);
+                return Err(Stop::Kernel);
+            }
+            State::make()?
+        }
+    };
+    let mut tree = state.tree();
+    let place = match tree.find(path.base, path.bytes) {
+        Err(Stop::Kernel) => {
+            drop(tree);
+            take_where_looked(state, path)?;
+            tree = state.tree();
+            tree.find(path.base, path.bytes)?
+        }
+        place => place?,
+    };
+    Ok((state, tree, place))
+}
+
+/// A file is looked for in a directory that nobody here holds: that is taken, if the kernel knows nothing in it. `Kernel`: it is not.
+pub fn take_where_looked(state: &State, path: &Path<'_>) -> Result<(), Stop> {
+    let Base::At(libc::AT_FDCWD) = path.base else {
+        return Err(Stop::Kernel);
+    };
+    let (dir, _) = split(path.bytes).ok_or(Stop::Kernel)?;
+    let (parent, name) = split(dir).ok_or(Stop::Kernel)?;
+    if !may_lead_there(path.bytes) || !state.tree().looking.may_try(dir) {
+        return Err(Stop::Kernel);
+    }
+    let at = known(libc::AT_FDCWD, parent)?;
+    let mut tree = state.tree();
+    let (dir, at) = tree
+        .known_dir(libc::AT_FDCWD, parent, at)
+        .ok_or(Stop::Kernel)?;
+    let taken = dir.take_dir_with_attr(OsStr::from_bytes(name), Used::Little);
+    let (taken, attr) = taken.map_err(|_| Stop::Kernel)?;
+    tree.looking.taken += 1;
+    tree.add_top(at, name, taken, &attr);
+    Ok(())
+}
+
+/// Files that are made in a directory that the kernel knows before it is tried to take that.
+const MADE_MIN: u32 = 4;
+/// It is tried again when there are so many times more, up to so many times.
+const MADE_TIMES: u32 = 4;
+const MADE_MAX: u32 = 256;
+
+/// A file may be made: its directory is taken if that is one of many. `Kernel`: it is not.
+pub fn take_where_made(state: &State, path: &Path<'_>) -> Result<(), Stop> {
+    let Base::At(fd) = path.base else {
+        return Err(Stop::Kernel);
+    };
+    let (dir, _) = split(path.bytes).ok_or(Stop::Kernel)?;
+    let (parent, name) = split(dir).ok_or(Stop::Kernel)?;
+    if !may_lead_there(path.bytes) {
+        return Err(Stop::Kernel);
+    }
+    let at = known(fd, dir)?;
+    let made = state.tree().note_made(at);
+    let due = std::iter::successors(Some(MADE_MIN), |n| Some(n * MADE_TIMES));
+    if !due.take_while(|n| *n <= MADE_MAX).any(|n| n == made) {
+        return Err(Stop::Kernel);
+    }
+    let at = known(fd, parent)?;
+    let mut tree = state.tree();
+    let (dir, at) = tree.known_dir(fd, parent, at).ok_or(Stop::Kernel)?;
+    let taken = dir.take_dir_with_attr(OsStr::from_bytes(name), Used::Much);
+    let (taken, attr) = taken.map_err(|_| Stop::Kernel)?;
+    tree.add_top(at, name, taken, &attr);
+    Ok(())
+}
