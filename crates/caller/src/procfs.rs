@@ -1,6 +1,7 @@
 //! What /proc says about a thread. Every look is counted: a request of a known thread needs none.
 use crate::errno::Errno;
 use std::fs::{self, File};
+use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -86,6 +87,14 @@ struct Told {
     secure: bool,
 }
 
+/// All of a file of /proc, whose size nobody knows before: most are read at once.
+fn read(path: PathBuf) -> io::Result<Vec<u8>> {
+    const MOST: usize = 4096;
+    let mut all = Vec::with_capacity(MOST);
+    File::open(path)?.read_to_end(&mut all)?;
+    Ok(all)
+}
+
 impl Proc {
     /// Over `root`, which is `/proc` but in tests.
     pub fn new(root: impl Into<PathBuf>) -> Proc {
@@ -107,7 +116,7 @@ impl Proc {
 
     /// `None`: no such thread (any more), or not visible from here.
     pub fn stat(&self, tid: u32) -> Option<Stat> {
-        parse_stat(&fs::read(self.path(tid, "stat")).ok()?)
+        parse_stat(&read(self.path(tid, "stat")).ok()?)
     }
 
     /// Process id of the thread's process (its leader's tid).
@@ -129,7 +138,7 @@ impl Proc {
 
     /// `None`: it has ended, or cannot be seen from here.
     pub fn credentials(&self, tid: u32) -> Option<Credentials> {
-        let status = fs::read(self.path(tid, "status")).ok()?;
+        let status = read(self.path(tid, "status")).ok()?;
         let id = |name: &[u8]| {
             let ids = field(&status, name)?;
             ids.split_ascii_whitespace().nth(3)?.parse().ok()
@@ -155,11 +164,11 @@ impl Proc {
     /// Something besides its user and capabilities decides what the thread may do: seccomp, no_new_privs, a label of a security module. Also where
     /// that cannot be seen.
     pub fn is_confined(&self, tid: u32) -> bool {
-        let Ok(status) = fs::read(self.path(tid, "status")) else {
+        let Ok(status) = read(self.path(tid, "status")) else {
             return true;
         };
         let is_set = |name: &[u8]| field(&status, name).is_some_and(|value| value != "0");
-        let label = fs::read(self.path(tid, "attr/current")).unwrap_or_default();
+        let label = read(self.path(tid, "attr/current")).unwrap_or_default();
         let label = label.trim_ascii_end();
         let free =
             label.is_empty() || label == b"unconfined" || label == b"\0" || label == b"kernel";
@@ -168,19 +177,19 @@ impl Proc {
 
     /// Of a thread's descriptor: the number of its inode, and that of its mount in `mountinfo`.
     pub fn descriptor(&self, tid: u32, number: u32) -> Option<(u64, u64)> {
-        let info = fs::read(self.path(tid, &format!("fdinfo/{number}"))).ok()?;
+        let info = read(self.path(tid, &format!("fdinfo/{number}"))).ok()?;
         let number = |name: &[u8]| field(&info, name)?.parse().ok();
         Some((number(b"ino:")?, number(b"mnt_id:")?))
     }
 
     /// The mounts that a thread sees, as the kernel lists them.
     pub fn mountinfo(&self, tid: u32) -> Option<Vec<u8>> {
-        fs::read(self.path(tid, "mountinfo")).ok()
+        read(self.path(tid, "mountinfo")).ok()
     }
 
     /// What the thread's program may do. `None`: it has ended, or that cannot be seen.
     pub fn rights(&self, tid: u32) -> Option<Rights> {
-        let status = fs::read(self.path(tid, "status")).ok()?;
+        let status = read(self.path(tid, "status")).ok()?;
         let ids = |name: &[u8]| -> Option<[u32; 2]> {
             let mut words = field(&status, name)?.split_ascii_whitespace();
             let mut next = || words.next()?.parse().ok();
@@ -208,7 +217,7 @@ impl Proc {
 
     /// Every exec makes this anew; forks inherit it.
     fn told(&self, tid: u32) -> Option<Told> {
-        parse_auxv(&fs::read(self.path(tid, "auxv")).ok()?)
+        parse_auxv(&read(self.path(tid, "auxv")).ok()?)
     }
 
     /// An integer in a thread's memory. Errors: EFAULT nothing is there; EPERM its memory may not be read from here.
@@ -221,19 +230,19 @@ impl Proc {
     }
 
     fn status_field(&self, tid: u32, name: &[u8]) -> Option<String> {
-        let status = fs::read(self.path(tid, "status")).ok()?;
+        let status = read(self.path(tid, "status")).ok()?;
         field(&status, name).map(str::to_string)
     }
 
     /// The control group (version 2, or systemd's of version 1) as a path from the root of the hierarchy.
     pub fn cgroup(&self, tid: u32) -> Option<String> {
-        let text = fs::read(self.path(tid, "cgroup")).ok()?;
+        let text = read(self.path(tid, "cgroup")).ok()?;
         cgroup_of(&String::from_utf8_lossy(&text)).map(str::to_string)
     }
 
     /// Whether the thread is being killed: SIGKILL waits for it, which is also what a signal that ends it becomes.
     pub fn is_killed(&self, tid: u32) -> bool {
-        let Ok(status) = fs::read(self.path(tid, "status")) else {
+        let Ok(status) = read(self.path(tid, "status")) else {
             return false;
         };
         let pending = |name: &[u8]| {

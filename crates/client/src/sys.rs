@@ -1,6 +1,6 @@
 //! The ioctl system call.
 #![allow(unsafe_code)]
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -70,7 +70,13 @@ pub fn file_size_limit() -> u64 {
 
 /// The umask of this process. (umask(2) can only ask by changing it, which another thread would see.)
 pub fn umask() -> u32 {
-    let text = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    // It is the second line; a name has 15 bytes, each of which may be written as four.
+    let mut text = [0; 256];
+    let status = std::fs::File::open("/proc/thread-self/status");
+    let n = status
+        .and_then(|mut file| file.read(&mut text))
+        .unwrap_or(0);
+    let text = String::from_utf8_lossy(&text[..n]);
     let line = text.lines().find_map(|l| l.strip_prefix("Umask:"));
     let mask = line.and_then(|l| u32::from_str_radix(l.trim(), 8).ok());
     // Nothing for others is on the safe side.

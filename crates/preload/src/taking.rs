@@ -77,13 +77,19 @@ pub fn take_where_looked(state: &State, path: &Path<'_>) -> Result<(), Stop> {
     if !may_lead_there(path.bytes) || !state.tree().looking.may_try(dir) {
         return Err(Stop::Kernel);
     }
-    let at = known(libc::AT_FDCWD, parent)?;
+    let mut at = known(libc::AT_FDCWD, parent)?;
     let mut tree = state.tree();
+    if parent.is_empty() {
+        // So that it is known what it is from here on.
+        at = tree.identity(libc::AT_FDCWD, parent).ok_or(Stop::Kernel)?;
+    }
+    tree.looking.refused += 1;
     let (dir, at) = tree
         .known_dir(libc::AT_FDCWD, parent, at)
         .ok_or(Stop::Kernel)?;
     let taken = dir.take_dir_with_attr(OsStr::from_bytes(name), Used::Little);
     let (taken, attr) = taken.map_err(|_| Stop::Kernel)?;
+    tree.looking.refused -= 1;
     tree.looking.taken += 1;
     tree.add_top(at, name, taken, &attr);
     Ok(())

@@ -87,8 +87,9 @@ pub struct Tree {
     /// The user, who was the same when the first session was begun.
     user: u32,
     may_all: bool,
-    /// Of the working directory, if it is known.
+    /// The working directory, if it is known: what it is, and it itself, which is in use anyway.
     cwd: Option<Identity>,
+    cwd_dir: Option<Dir>,
     /// Those with attributes of files, the oldest first, and how many names they have.
     listed: VecDeque<(Id, usize)>,
     names_listed: usize,
@@ -111,21 +112,20 @@ pub struct Taking {
 pub struct Looking {
     /// Their paths, since the working directory has changed.
     tried: HashSet<Box<[u8]>>,
-    tries: u32,
     pub taken: u32,
+    pub refused: u32,
 }
 
 impl Looking {
     /// Each is tried once, and none any more where that is in vain too often.
     pub fn may_try(&mut self, dir: &[u8]) -> bool {
         const MOST: usize = 1024;
-        if self.tries > 32 + 2 * self.taken || self.tried.contains(dir) {
+        if self.refused > 8 + 2 * self.taken || self.tried.contains(dir) {
             return false;
         }
         if self.tried.len() >= MOST {
             self.tried.clear();
         }
-        self.tries += 1;
         self.tried.insert(dir.into());
         true
     }
@@ -152,7 +152,7 @@ impl Tree {
 
     /// The working directory is another one.
     pub fn forget_cwd(&mut self) {
-        self.cwd = None;
+        (self.cwd, self.cwd_dir) = (None, None);
         self.looking = Looking::default();
     }
 
@@ -574,6 +574,10 @@ impl Tree {
     /// `at`: what it is.
     pub fn known_dir(&mut self, fd: i32, path: &[u8], at: Identity) -> Option<(Dir, Identity)> {
         let session = self.session(at.device)?;
+        let is_cwd = path.is_empty() && fd == libc::AT_FDCWD && self.cwd == Some(at);
+        if let Some(dir) = self.cwd_dir.as_ref().filter(|_| is_cwd) {
+            return Some((dir.clone(), at));
+        }
         let path = match path {
             b"" => b".",
             path => path,
@@ -587,10 +591,14 @@ impl Tree {
             .f_flag
             .contains(StatVfsMountFlags::RDONLY);
         let same = (stat.st_dev, stat.st_ino) == (at.device, at.ino);
-        match same && !read_only {
-            true => Some((session.dir(&opened).ok()?, at)),
-            false => None,
+        if !same || read_only {
+            return None;
         }
+        let dir = session.dir(&opened).ok()?;
+        if is_cwd {
+            self.cwd_dir = Some(dir.clone());
+        }
+        Some((dir, at))
     }
 }
 

@@ -119,6 +119,7 @@ impl Server {
             let ino = self.target(request)?;
             self.direct.forgotten(ino, arg.nlookup);
             self.volume.forget(ino, arg.nlookup);
+            self.direct.note_forgotten(ino);
             self.notifier.forgotten(&self.volume, ino);
             self.pages.forgotten(&self.volume, ino);
             self.direct.note_forgets();
@@ -133,6 +134,7 @@ impl Server {
                 Ok(ino) => {
                     self.direct.forgotten(ino, one.nlookup);
                     self.volume.forget(ino, one.nlookup);
+                    self.direct.note_forgotten(ino);
                     self.notifier.forgotten(&self.volume, ino);
                     self.pages.forgotten(&self.volume, ino);
                 }

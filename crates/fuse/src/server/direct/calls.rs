@@ -77,7 +77,9 @@ impl Server {
             op::PATH => direct.path(session, read),
             op::CREATE | op::MKDIR | op::LOOKUP if read.entry.h == NO_HANDLE => {
                 let dir = self.target(request)?;
-                confined::check_writable(&self.callers, header.pid, arg.directory, dir)?;
+                session.check_writable(dir, || {
+                    confined::check_writable(&self.callers, header.pid, arg.directory, dir)
+                })?;
                 if self.status_dir.is_name(header.nodeid, &read.bytes) {
                     return Err(Refused::Errno(libc::EPERM));
                 }

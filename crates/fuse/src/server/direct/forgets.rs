@@ -7,27 +7,37 @@ use std::time::{Duration, Instant};
 
 /// Directories of which the kernel was told that a name is not there: while it remembers that it keeps them.
 #[derive(Default)]
-pub struct Absent(Mutex<FastMap<Ino, ()>>);
+pub struct Absent {
+    dirs: Mutex<FastMap<Ino, ()>>,
+    /// How many they are: nobody looks where it is 0.
+    count: AtomicUsize,
+}
 
 /// With more of them they are forgotten: then it is found out by trying.
 const ABSENT_MAX: usize = 1 << 16;
 
 impl Absent {
     pub fn note(&self, dir: Ino) {
-        let mut all = self.0.lock();
+        let mut all = self.dirs.lock();
         if all.len() >= ABSENT_MAX {
             all.clear();
         }
         all.insert(dir, ());
+        self.count.store(all.len(), SeqCst);
     }
 
     pub fn contains(&self, dir: Ino) -> bool {
-        self.0.lock().contains_key(&dir)
+        self.dirs.lock().contains_key(&dir)
     }
 
-    /// The kernel does not know it any more.
-    pub fn forget(&self, dir: Ino) {
-        self.0.lock().remove(&dir);
+    /// The kernel has given something up, and does not know it any more if `is_known` says so.
+    pub fn forget(&self, dir: Ino, is_known: impl FnOnce() -> bool) {
+        if self.count.load(SeqCst) == 0 || !self.contains(dir) || is_known() {
+            return;
+        }
+        let mut all = self.dirs.lock();
+        all.remove(&dir);
+        self.count.store(all.len(), SeqCst);
     }
 }
 

@@ -249,13 +249,15 @@ impl Direct {
 
     /// The kernel may remember that a name is not there.
     pub fn is_absence_known(&self, dir: Ino) -> bool {
-        if !self.kernel_knows(dir) {
-            self.absent.forget(dir);
-        }
         self.absent.contains(dir)
     }
 
-    /// The kernel has given up what it did: its references are fewer by now.
+    /// The kernel has given references to an inode up, which are fewer by now.
+    pub fn note_forgotten(&self, ino: Ino) {
+        self.absent.forget(ino, || self.kernel_knows(ino));
+    }
+
+    /// All that the kernel gave up at once is noted.
     pub fn note_forgets(&self) {
         self.forgets.note();
     }

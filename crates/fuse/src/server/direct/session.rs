@@ -12,7 +12,7 @@ use ccfs_engine::sync::{Condvar, Mutex, MutexGuard};
 use ccfs_engine::{FastMap, Ino, Promise, StreamId, Volume, Wait};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use zerocopy::{FromZeros, IntoBytes};
 
 /// What is promised to a session, so that what it posts cannot fail: blocks that its entries under way may cost, and inode numbers.
@@ -48,7 +48,12 @@ pub struct Session {
     ending: AtomicBool,
     ended: Mutex<bool>,
     has_ended: Condvar,
+    /// The directory that its program could change by the mount of its descriptor, and when that was looked up.
+    writable: Mutex<Option<(Ino, Instant)>>,
 }
+
+/// How long that is believed: who takes many things in one directory need not be asked for each.
+const WRITABLE: Duration = Duration::from_millis(20);
 
 /// What the program may post.
 #[derive(Default)]
@@ -135,6 +140,7 @@ impl Session {
             ending: AtomicBool::new(false),
             ended: Mutex::default(),
             has_ended: Condvar::new(),
+            writable: Mutex::default(),
         };
         let most = volume.file_size_max();
         session
@@ -439,6 +445,21 @@ impl Session {
     /// It has no handle of anything once what is being carried out is done. The caller holds no session's lock.
     pub fn is_idle(&self) -> bool {
         self.consumer.lock().handles.is_empty()
+    }
+
+    /// Its program may change a directory by the mount that it has it of, or could a moment ago; if not, `look` looks.
+    pub fn check_writable(
+        &self,
+        dir: Ino,
+        look: impl FnOnce() -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        let known = *self.writable.lock();
+        if known.is_some_and(|(known, at)| known == dir && at.elapsed() < WRITABLE) {
+            return Ok(());
+        }
+        look()?;
+        *self.writable.lock() = Some((dir, Instant::now()));
+        Ok(())
     }
 
     /// Its entries are carried out no more.
