@@ -4,6 +4,7 @@ use crate::transport::uring::memory::Memory;
 pub use ccfs_caller::Errno;
 use ccfs_engine::{Attempt, Ino, Wait};
 use std::ops::Range;
+use std::time::Duration;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Where a request's arguments lie.
@@ -233,6 +234,10 @@ pub trait Handler: Send + Sync {
     }
     /// Called every now and then, at least every tenth of a second.
     fn tick(&self) {}
+    /// Rests while the kernel gathers FORGETs, for so long at most; not while somebody waits for one.
+    fn gather(&self, most: Duration) {
+        std::thread::sleep(most);
+    }
     /// The kernel did not take this reply (its request was interrupted or the connection is gone).
     fn undelivered(&self, reply: &Reply);
 }

@@ -10,9 +10,14 @@ use ccfs_engine::{Attempt, GivesUp, Wait};
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 use zerocopy::FromBytes;
 
 impl Handler for Server {
+    fn gather(&self, most: Duration) {
+        self.direct.rest_while_forgets_gather(most);
+    }
+
     fn may_block(&self, request: &Request<'_>) -> bool {
         looked_ahead(|| self.waits(request))
     }

@@ -10,9 +10,9 @@
 //! that is used up, too, his requests keep their places, and all others queue in the kernel in the order in which they came. Waiting
 //! requests depend on the engine's own threads only, so the queue always moves on.
 //!
-//! Beside io_uring only FORGETs come this way, and INTERRUPTs. Nobody waits for a FORGET, but to wake a thread for each costs whoever removes many
-//! files a good part of the removal. So a thread that gets one FORGET soon after another rests for [`GATHER`]: the kernel gathers those
-//! that nobody reads into one request.
+//! Beside io_uring only FORGETs come this way, and INTERRUPTs. As a rule nobody waits for a FORGET, but to wake a thread for each costs whoever
+//! removes many files a good part of the removal. So a thread that gets one FORGET soon after another rests for [`GATHER`], unless somebody
+//! does wait: the kernel gathers those that nobody reads into one request.
 use crate::abi::op;
 use crate::transport::channel::{Channel, REQUEST_MAX, Received};
 use crate::transport::share::{Queued, Taken, user_of};
@@ -196,7 +196,7 @@ impl Pool {
                     let forgets = matches!(opcode, Some(op::FORGET | op::BATCH_FORGET));
                     if forgets && self.beside_rings.load(Relaxed) {
                         if forgot.is_some_and(|before| before.elapsed() < GATHER) {
-                            std::thread::sleep(GATHER);
+                            self.handler.gather(GATHER);
                         }
                         forgot = Some(Instant::now());
                     }

@@ -47,14 +47,17 @@ pub struct Forgets {
     waiting: AtomicUsize,
     count: Mutex<u64>,
     told: Condvar,
+    /// Somebody waits.
+    wanted: Condvar,
 }
 
 impl Forgets {
     /// Waits until it is not known any more, for some time at most.
     pub fn wait_while(&self, known: impl Fn() -> bool, most: Duration) {
         let end = Instant::now() + most;
-        self.waiting.fetch_add(1, SeqCst);
         let mut count = self.count.lock();
+        self.waiting.fetch_add(1, SeqCst);
+        self.wanted.notify_all();
         while known() && !self.told.wait_until(&mut count, end).timed_out() {}
         drop(count);
         self.waiting.fetch_sub(1, SeqCst);
@@ -65,6 +68,15 @@ impl Forgets {
         if self.waiting.load(SeqCst) != 0 {
             *self.count.lock() += 1;
             self.told.notify_all();
+        }
+    }
+
+    /// Rests so long, while nobody waits.
+    pub fn rest(&self, most: Duration) {
+        let end = Instant::now() + most;
+        let mut count = self.count.lock();
+        while self.waiting.load(SeqCst) == 0 && !self.wanted.wait_until(&mut count, end).timed_out()
+        {
         }
     }
 }

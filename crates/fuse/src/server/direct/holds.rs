@@ -6,6 +6,7 @@ use crate::wire::{Errno, Request};
 use ccfs_engine::{Attr, Calls, FLAG_APPEND, FLAG_EXTENTS, FLAG_IMMUTABLE, Ino, ROOT_INO, Wait};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// Directories above an inode that are looked at.
 const DEPTH_MAX: usize = 256;
@@ -255,6 +256,11 @@ impl Direct {
     /// The kernel has given references to an inode up, which are fewer by now.
     pub fn note_forgotten(&self, ino: Ino) {
         self.absent.forget(ino, || self.kernel_knows(ino));
+    }
+
+    /// Rests while the kernel gathers what it has given up, unless somebody waits for it.
+    pub fn rest_while_forgets_gather(&self, most: Duration) {
+        self.forgets.rest(most);
     }
 
     /// All that the kernel gave up at once is noted.
