@@ -3,7 +3,7 @@ use ccfs_device::Part;
 use ccfs_fuse::mountinfo::{self, Line};
 use ccfs_remote::is_store;
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::ops::Deref;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -89,7 +89,11 @@ fn serves(pid: u32, store: &Path, dir: &Path) -> bool {
 
 /// The state of a process's first thread (proc(5)): the first field after the name, which may hold anything. `None`: not known.
 pub fn state_of(pid: u32) -> Option<char> {
-    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    // One read: all processes of the machine may be asked. The name has 64 bytes at most, and no other field has such a character.
+    let mut buffer = [0; 1024];
+    let mut file = fs::File::open(format!("/proc/{pid}/stat")).ok()?;
+    let len = file.read(&mut buffer).ok()?;
+    let stat = &buffer[..len];
     let name_ends = stat.iter().rposition(|&b| b == b')')?;
     stat.get(name_ends + 2).map(|&b| b.into())
 }

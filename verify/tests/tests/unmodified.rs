@@ -12,7 +12,8 @@ mod random;
 mod tools;
 
 use ccfs_testkit::mounts::apart;
-use ccfs_tests::harness::{Fs, Volume, ccfs_program, run_ok};
+use ccfs_testkit::run::{signal, stop};
+use ccfs_tests::harness::{Fs, Volume, ccfs_program, run, run_ok};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -66,4 +67,19 @@ fn compile(v: &Volume, name: &str, sources: &[PathBuf]) -> PathBuf {
 
 fn text(path: &Path) -> &str {
     path.to_str().expect("a plain path")
+}
+
+/// Whoever asks a daemon that is stopped waits, so its mount is left out.
+#[test]
+fn a_daemon_that_is_stopped_keeps_no_command_from_its_work() {
+    let Some(v) = volume("stopped", 64) else {
+        return;
+    };
+    let led = "import ctypes; print(ctypes.CDLL(None).syscall(511))";
+    let pid = v.daemon_pid().expect("a daemon");
+    stop(pid);
+    let ran = run(&mut command(&v, true, &["python3", "-c", led]));
+    signal(pid, "CONT");
+    assert_eq!((ran.code, ran.stdout.trim_end()), (0, "1"), "{}", ran.all());
+    v.finish();
 }
