@@ -29,6 +29,7 @@ help:
 	@echo "make soak      the long tests;  make crash  crash exploration;  make shuttle  interleavings;  make fish  planted bugs"
 	@echo "make bench     ccfs against ext4 and fuse2fs, 15 minutes;  make bench-all  everything, 3 hours;  make scale  large volumes (docs/performance.md)"
 	@echo "make mesobenchmark   a map in a failure-atomic file beside SQLite, LevelDB and Kyoto Cabinet, on ext4 and ccfs"
+	@echo "make suites    programs of others and their own tests, without and with ccfs direct; SUITES=\"git sqlite\" for a part"
 	@echo "make faults    device errors, flipped bits, full hosts: the table in docs/evidence.md"
 	@echo "make fuzz      fuzzing, FUZZ_SECONDS a target (docs/fuzzing.md)"
 
@@ -127,6 +128,15 @@ recipes: build
 	@for recipe in examples/recipes/[!l]*.sh examples/recipes/l[!i]*.sh; do echo "== $$recipe"; \
 	$(SUDO) env CCFS="$(abspath $(CCFS))" $$recipe || exit 1; done
 
+# Other programs' own tests without and with `ccfs direct`: `make suites SUITES="git sqlite"` does a part (scripts/direct-suites.sh). An hour
+# and a half to two hours; needs a Debian mirror, and the registries of cargo, pip and npm.
+SUITES ?=
+.PHONY: suites
+suites: build
+	@scripts/deps.sh suites
+	$(SUDO) env "PATH=$$PATH" "CARGO_HOME=$${CARGO_HOME:-$$HOME/.cargo}" "RUSTUP_HOME=$${RUSTUP_HOME:-$$HOME/.rustup}" \
+	scripts/direct-suites.sh "$(abspath $(CCFS))" "$(abspath $(CARGO_TARGET_DIR))/suites" $(SUITES)
+
 SOAK_ARGS ?=
 soak:
 	@scripts/deps.sh test
@@ -137,6 +147,7 @@ soak:
 	CCFS_CRASH_RUNS=3000 cargo test --release -p ccfs-crash --test direct -- --skip spots
 	$(MAKE) shuttle
 	scripts/tsan.sh
+	$(MAKE) suites
 	$(MAKE) test-kernels
 	scripts/targets.sh
 

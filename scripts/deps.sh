@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what is missing, and only that. usage: deps.sh build|run|check|test|deb|dist|recipes|targets|packages NAME...
+# Installs what is missing, and only that. usage: deps.sh build|run|check|test|deb|dist|recipes|suites|targets|packages NAME...
 #   build  what compiling needs          run   what mounting needs
 #   deb    what `make deb` needs          dist  what `make dist` needs: debootstrap; the rest is in its chroot
 #   check  what `make check` needs: e2fsprogs, rustfmt, clippy
@@ -105,6 +105,23 @@ recipes() {
     install "${missing[@]}"
 }
 
+# What scripts/direct-suites.sh needs: what the sources of other programs are fetched, compiled and tested with.
+suites() {
+    local missing=()
+    build
+    recipes
+    have dpkg-source && have make || missing+=(dpkg-dev make)
+    [ -e /usr/include/zlib.h ] || missing+=(zlib1g-dev)
+    [ -e /usr/include/openssl/sha.h ] || missing+=(libssl-dev)
+    [ -e /usr/include/tcl8.6/tcl.h ] || missing+=(tcl-dev)
+    have debootstrap || missing+=(debootstrap)
+    have fusermount3 || missing+=(fuse3)
+    have rsync || missing+=(rsync)
+    have npm || missing+=(npm)
+    /usr/bin/python3 -c 'import test.test_os, ensurepip' 2>/dev/null || missing+=(python3-venv "libpython$(/usr/bin/python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')-testsuite")
+    install "${missing[@]}"
+}
+
 # What `make test-aarch64` needs: the oldest Rust, compilers and C libraries of the other targets, and an emulator.
 targets() {
     build
@@ -139,7 +156,8 @@ case "${1:-}" in
     deb) deb ;;
     dist) dist ;;
     recipes) recipes ;;
+    suites) suites ;;
     packages) packages "${@:2}" ;;
     targets) targets ;;
-    *) echo "usage: $0 build|run|check|test|deb|dist|recipes|targets|packages NAME..." >&2; exit 2 ;;
+    *) echo "usage: $0 build|run|check|test|deb|dist|recipes|suites|targets|packages NAME..." >&2; exit 2 ;;
 esac
