@@ -53,17 +53,22 @@ coreutils_run() {
 	find . -name '*.trs' -printf '%P\n' | sort | while read -r file; do sed -n "s|^:test-result:|$file|p" "$file"; done >&3
 }
 
+# How much came to a volume by direct calls, of what `ccfs status` says; users' volumes have it written down when they end.
+entries() { /usr/bin/python3 -c 'import json, sys; d = json.load(sys.stdin)["direct"]; print(d["asked"] + d["posted"])'; }
+
 # A volume of 2 GiB that a user has mounted himself, on $place/mnt; `as` are his commands. On root's volumes he has no direct calls.
 volume_of() {
 	user=$1
 	as() { (cd "$place" && setpriv --reuid="$user" --regid="$(id -g "$user")" --init-groups env HOME="$place" "$@"); }
+	# In memory, so that only an empty directory can stay.
 	place=$(mktemp -d)
+	mount -t tmpfs -o mode=755 none "$place"
 	# He may open the device.
 	mknod -m 666 "$place/fuse" c 10 229 && mount --bind "$place/fuse" /dev/fuse
 	mkdir "$place/mnt" && chown "$user" "$place" "$place/mnt"
 	as "$CCFS" mkfs -s 2G --sparse img
 	as "$CCFS" mount img mnt
-	trap 'as "$CCFS" umount "$place/mnt"; umount /dev/fuse; rm -rf "$place"' EXIT
+	trap 'as "$CCFS" status --json mnt | entries >>"$DIR/out/entries"; as "$CCFS" umount "$place/mnt"; umount /dev/fuse; umount -l "$place"; rmdir "$place"' EXIT
 }
 
 # A database of PostgreSQL's: made, filled, worked on by numbers that are the same each time, killed, and written out.
@@ -249,18 +254,18 @@ DIR=$(readlink -f "$3")
 shift 3
 export CCFS DIR
 findmnt -rno TARGET,FSTYPE | sed -n 's/ fuse.*ccfs$//p' | while read -r other; do umount -l "$other"; done
-PLACE=$(mktemp -d -p "$DIR" volume.XXXXXX)
+# Of one that was killed.
+rm -rf "$DIR/volume"
+PLACE=$DIR/volume
+mkdir "$PLACE"
 export MNT=$PLACE/mnt
 trap 'cd /; umount -l "$MNT" 2>/dev/null || true; rm -rf "$PLACE"' EXIT
 trap 'exit 130' INT TERM
-chmod 755 "$PLACE"
 mkdir "$MNT"
 "$CCFS" mkfs -s 24G --sparse "$PLACE/img" >/dev/null
 "$CCFS" mount -o direct=on "$PLACE/img" "$MNT"
 rm -rf "$DIR/out"
 mkdir "$DIR/out"
-# Of all sessions on the volume.
-entries() { "$CCFS" status --json "$MNT" | /usr/bin/python3 -c 'import json, sys; d = json.load(sys.stdin)["direct"]; print(d["asked"] + d["posted"])'; }
 lines() { find "$DIR/out" -name "$suite.*.$1" -exec cat {} + | wc -l; }
 same=0 different=0 skipped=0
 [ $# -gt 0 ] || set -- "${ALL[@]}"
@@ -270,10 +275,12 @@ for suite in "$@"; do
 		skipped=$((skipped + 1))
 		continue
 	fi
-	begun=$SECONDS before=$(entries)
+	begun=$SECONDS before=$("$CCFS" status --json "$MNT" | entries)
+	: >"$DIR/out/entries"
 	if declare -F "${suite}_units" >/dev/null; then "${suite}_units"; else echo all; fi | xargs -P 2 -n 1 bash "$SELF" --unit "$suite"
+	direct=$(($("$CCFS" status --json "$MNT" | entries) - before + $(sed "s/$/ +/" "$DIR/out/entries" | tr -d "\n") 0))
 	cases=$(lines plain) wavering=$(lines wavering) differ=$(lines differs)
-	echo "$suite: $cases lines, $differ differ, $wavering waver; $(($(entries) - before)) direct entries; $((SECONDS - begun)) s"
+	echo "$suite: $cases lines, $differ differ, $wavering waver; $direct direct entries; $((SECONDS - begun)) s"
 	for file in "$DIR/out/$suite".*.differs; do
 		[ ! -e "$file" ] || sed "s|^|  $(basename "$file" .differs): |" "$file"
 	done
