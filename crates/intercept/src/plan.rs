@@ -4,7 +4,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// The first bytes of a plan, with its version.
 pub const MAGIC: [u8; 8] = *b"ccfsplan";
 /// The format that this file describes. A plan is kept for as long as this stays, so it changes as well where `find` looks otherwise.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Most bytes of a library's build id.
 pub const ID_MAX: usize = 32;
 /// Bytes of the jump that takes a place: so many are replaced at least.
@@ -13,6 +13,12 @@ pub const JUMP: usize = 5;
 pub const WINDOW_MAX: usize = 24;
 /// No number: the call's is known only when it is made.
 pub const ANY: u32 = u32::MAX;
+
+/// A kind of [`Site`]: `syscall`, and instructions before it or around it.
+pub const INSTRUCTION: u32 = 0;
+/// A kind of [`Site`]: a `call` of the function in which cancellable calls are made. `syscall` there is not led by itself: what cancels a thread compares
+/// its program counter with that function, from a look at whether it is cancelled to the call.
+pub const CALLER: u32 = 1;
 
 /// The head of a plan; its sites follow.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -46,8 +52,8 @@ pub struct Site {
     pub number: u32,
     /// What is there; zeros behind it.
     pub bytes: [u8; WINDOW_MAX],
-    /// Zero.
-    pub unused: u32,
+    /// [`INSTRUCTION`] or [`CALLER`].
+    pub kind: u32,
 }
 
 /// A plan as it lies in memory.
@@ -70,7 +76,8 @@ impl<'a> Plan<'a> {
         // The two bytes of `syscall` are replaced as a whole, or not at all.
         let right = |s: &Site| {
             let call = s.call == s.len || s.call < s.len - 1;
-            (JUMP as u32..=WINDOW_MAX as u32).contains(&s.len) && call
+            let kind = s.kind == INSTRUCTION || s.kind == CALLER && s.len == JUMP as u32;
+            (JUMP as u32..=WINDOW_MAX as u32).contains(&s.len) && call && kind
         };
         sites.iter().all(right).then_some(Plan { head, sites })
     }
@@ -107,7 +114,7 @@ mod tests {
             call: 5,
             number: 1,
             bytes: [7; WINDOW_MAX],
-            unused: 0,
+            kind: INSTRUCTION,
         };
         let bytes = write(&[1, 2, 3], &[site, site]);
         let plan = Plan::read(&bytes).expect("a plan");
@@ -122,6 +129,7 @@ mod tests {
             (64, 25),
             (68, 4),
             (68, 6),
+            (100, 2),
         ] {
             let mut other = bytes.clone();
             other[at] = value;

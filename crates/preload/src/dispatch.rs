@@ -240,6 +240,9 @@ pub fn numbers() -> impl Iterator<Item = usize> {
 }
 
 /// Makes the call, if it is not the kernel's. False: the kernel makes it.
+///
+/// Until cancellation is disabled the thread can end at any instruction (before glibc 2.41): here, and in what is called before that, nothing is to be
+/// dropped. The compiler makes tables for functions with something to drop, by which such an end is a fault; so that is done in another one.
 pub fn call(call: &mut Call) -> bool {
     if call.rax == HERE {
         call.rax = 1;
@@ -248,8 +251,7 @@ pub fn call(call: &mut Call) -> bool {
     let Some(kind) = KINDS.get(call.rax as usize).copied().flatten() else {
         return false;
     };
-    let local = thread::local();
-    if local.inside.get() != 0 {
+    if thread::local().inside.get() != 0 {
         return false;
     }
     let Some(region) = region() else {
@@ -261,6 +263,13 @@ pub fn call(call: &mut Call) -> bool {
     if !children::is_back(region) {
         return false;
     }
+    call.uncancelled = thread::disable_cancellation();
+    make(region, kind, call)
+}
+
+#[inline(never)]
+fn make(region: &Region, kind: Kind, call: &mut Call) -> bool {
+    let local = thread::local();
     let work = || {
         loop {
             let blocked = signals::block(region);
@@ -277,10 +286,7 @@ pub fn call(call: &mut Call) -> bool {
             }
         }
     };
-    let uncancelled = thread::disable_cancellation();
-    let answer = thread::keep_errno(work);
-    call.uncancelled = uncancelled;
-    let result = match answer {
+    let result = match thread::keep_errno(work) {
         Ok(result) => result,
         Err(Stop::Errno(errno)) => -i64::from(errno),
         Err(Stop::Kernel) => return false,

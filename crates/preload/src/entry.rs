@@ -49,26 +49,38 @@ extern "C-unwind" fn enable_cancellation() {
 }
 
 /// 1: the call was made; 2 besides: the thread can be cancelled from here on.
-extern "C" fn take(call: &mut Call) -> u32 {
+extern "C-unwind" fn take(call: &mut Call) -> u32 {
     let made = dispatch::call(call);
     u32::from(made) | u32::from(call.uncancelled) << 1
 }
 
 // What comes here is a `call` below the red zone of the caller; rcx and r11 are anybody's. r11 says whether the call was made here; if not, all but
 // rcx and r11 is as it was. Rust code built for any x86-64 changes of the vector registers only the lower halves of the first sixteen.
+//
+// Debuggers, and threads that are cancelled in here, come to the caller by what is said of the frame (DWARF 5, 6.4). Stubs have no such tables. So
+// the frame above this one is that of the C library's function: its stack pointer is 136 above ours in every stub (`patch`), and where its call
+// returns to lies 17 bytes behind where the stub goes on, plus the distance in the last four of these.
 global_asm!(
     ".pushsection .text.ccfs_direct_entry, \"ax\", @progbits",
     ".globl ccfs_direct_entry",
     ".hidden ccfs_direct_entry",
     ".type ccfs_direct_entry, @function",
     "ccfs_direct_entry:",
+    ".cfi_startproc",
+    ".cfi_def_cfa 7, 136",
+    // The return address (16) is an expression of 18 bytes, which begins with the frame's address: less 136, what is there is where the stub goes
+    // on; twice; plus 13, four bytes of it, with their sign; the sum, plus 17.
+    ".cfi_escape 0x16, 16, 18, 0x08, 136, 0x1c, 0x06, 0x12, 0x23, 13, 0x94, 4, 0x08, 32, 0x24, 0x08, 32, 0x26, 0x22, 0x23, 17",
     "cmp rax, {numbers}",
     "jae 2f",
     "lea r11, [rip + {wanted}]",
     "cmp byte ptr [r11 + rax], 0",
     "je 2f",
     "push rbp",
+    ".cfi_adjust_cfa_offset 8",
+    ".cfi_offset 6, -144",
     "mov rbp, rsp",
+    ".cfi_def_cfa_register 6",
     "push 0",
     "push r9",
     "push r8",
@@ -121,20 +133,22 @@ global_asm!(
     "movaps xmm13, [rsp + 208]",
     "movaps xmm14, [rsp + 224]",
     "movaps xmm15, [rsp + 240]",
-    "lea rsp, [rbp - 64]",
-    "pop rax",
-    "pop rdi",
-    "pop rsi",
-    "pop rdx",
-    "pop r10",
-    "pop r8",
-    "pop r9",
+    "mov r9, [rbp - 16]",
+    "mov r8, [rbp - 24]",
+    "mov r10, [rbp - 32]",
+    "mov rdx, [rbp - 40]",
+    "mov rsi, [rbp - 48]",
+    "mov rdi, [rbp - 56]",
+    "mov rax, [rbp - 64]",
+    "mov rsp, rbp",
     "pop rbp",
-    "pop rbp",
+    ".cfi_def_cfa 7, 136",
+    ".cfi_same_value 6",
     "ret",
     "2:",
     "xor r11d, r11d",
     "ret",
+    ".cfi_endproc",
     ".size ccfs_direct_entry, . - ccfs_direct_entry",
     ".popsection",
     numbers = const NUMBERS,

@@ -41,6 +41,7 @@ mod raw;
 mod real;
 mod region;
 mod register;
+mod sanitizer;
 mod signals;
 mod start;
 mod state;

@@ -4,7 +4,7 @@
 //! carries out what was replaced, asks (`entry`), and goes back: behind the call, or to it.
 #![allow(unsafe_code)]
 use crate::entry;
-use ccfs_intercept::plan::{JUMP, Plan, Site, WINDOW_MAX};
+use ccfs_intercept::plan::{CALLER, JUMP, Plan, Site, WINDOW_MAX};
 use rustix::fs::{Mode, OFlags, fstat, open};
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mmap_anonymous, mprotect, munmap};
 use std::ffi::{CStr, c_int, c_void};
@@ -12,6 +12,8 @@ use std::ptr;
 
 /// Bytes of a stub at most: what was replaced, and what asks.
 const STUB_MAX: usize = 80;
+/// The same of one that is called.
+const CALLED_STUB_MAX: usize = 144;
 /// How far from the library its stubs are looked for, and in which steps.
 const REACH: u64 = 1 << 30;
 const STEP: u64 = 1 << 20;
@@ -53,7 +55,12 @@ fn carry_out(plan: &Plan<'_>) -> Option<()> {
     if !all_there || plan.sites.is_empty() {
         return None;
     }
-    let mut stubs = Stubs::near(&library, plan.sites.len() * STUB_MAX + JUMP_FAR)?;
+    let stub_max = |site: &Site| match site.kind {
+        CALLER => CALLED_STUB_MAX,
+        _ => STUB_MAX,
+    };
+    let len: usize = plan.sites.iter().map(stub_max).sum();
+    let mut stubs = Stubs::near(&library, len + JUMP_FAR)?;
     let (page, len) = pages(library.start, library.end);
     let text = page as *mut c_void;
     let writes = MprotectFlags::READ | MprotectFlags::WRITE;
@@ -63,8 +70,11 @@ fn carry_out(plan: &Plan<'_>) -> Option<()> {
     unsafe {
         mprotect(text, len, writes | runs).ok()?;
         for site in plan.sites {
-            let stub = stubs.add(&library, site);
-            jump_to(library.base + site.start, stub, site.len as usize);
+            let from = library.base + site.start;
+            match site.kind {
+                CALLER => put_jump(CALL, from, stubs.add_called(&library, site), JUMP),
+                _ => put_jump(GO, from, stubs.add(&library, site), site.len as usize),
+            }
         }
         let _ = mprotect(text, len, runs);
     }
@@ -154,13 +164,17 @@ fn has_id(mut notes: &[u8], id: &[u8]) -> bool {
 /// A jump to an address that stands behind it.
 const JUMP_FAR: usize = 14;
 
-/// Writes a jump over `len` bytes, and what traps behind it: nothing leads there.
+/// `jmp` and `call`, with a distance of four bytes.
+const GO: u8 = 0xE9;
+const CALL: u8 = 0xE8;
+
+/// Writes a jump or a call over `len` bytes, and what traps behind it: nothing leads there.
 ///
 /// # Safety
 /// The bytes can be written, and both are less than two gigabytes apart.
-unsafe fn jump_to(from: u64, to: u64, len: usize) {
+unsafe fn put_jump(how: u8, from: u64, to: u64, len: usize) {
     let mut bytes = [0xCC; WINDOW_MAX];
-    bytes[0] = 0xE9;
+    bytes[0] = how;
     bytes[1..JUMP].copy_from_slice(&relative(from + JUMP as u64, to));
     // SAFETY: the caller's promise.
     unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), from as *mut u8, len) };
@@ -169,6 +183,11 @@ unsafe fn jump_to(from: u64, to: u64, len: usize) {
 fn relative(from: u64, to: u64) -> [u8; 4] {
     (to.wrapping_sub(from) as i32).to_le_bytes()
 }
+
+/// test r11d, r11d
+const WAS_IT_MADE: [u8; 3] = [0x45, 0x85, 0xDB];
+/// Does nothing, with a distance of four bytes.
+const NOTHING: [u8; 5] = [0x66, 0x90, 0x0F, 0x1F, 0x80];
 
 /// Memory near a library. It begins with the jump to `entry`.
 struct Stubs {
@@ -232,27 +251,69 @@ impl Stubs {
         self.put(&relative(from, to));
     }
 
-    /// The stub of a site: its address.
+    /// The stub of a site: its address. Where it goes on after it has asked, the first 17 bytes tell where the call is (`entry`): the last four of
+    /// them are the distance from behind them to what follows it.
     fn add(&mut self, library: &Library, site: &Site) -> u64 {
         const BELOW_RED_ZONE: [u8; 5] = [0x48, 0x8D, 0x64, 0x24, 0x80];
         const BACK: [u8; 8] = [0x48, 0x8D, 0xA4, 0x24, 0x80, 0, 0, 0];
-        const WAS_IT_MADE: [u8; 3] = [0x45, 0x85, 0xDB];
         let (stub, call) = (self.next, site.call as usize);
         self.put(&site.bytes[..call]);
         self.put(&BELOW_RED_ZONE);
-        self.put_relative(&[0xE8], self.start);
+        self.put_relative(&[CALL], self.start);
         self.put(&BACK);
-        self.put(&WAS_IT_MADE);
         let made_at = library.base + site.start + u64::from(site.call);
         if site.call == site.len {
+            self.put(&WAS_IT_MADE);
             self.put_relative(&[0x0F, 0x85], made_at + 2);
-            self.put_relative(&[0xE9], made_at);
+            self.put_relative(&[GO], made_at);
         } else {
+            self.put_relative(&NOTHING, made_at + 2);
+            self.put(&WAS_IT_MADE);
             // Over `syscall`, which is here.
             self.put(&[0x75, 2, 0x0F, 0x05]);
             self.put(&site.bytes[call + 2..site.len as usize]);
-            self.put_relative(&[0xE9], library.base + site.start + u64::from(site.len));
+            self.put_relative(&[GO], library.base + site.start + u64::from(site.len));
         }
+        stub
+    }
+
+    /// The stub that is called instead of the function that cancellable calls are made in: its arguments are put where those of a system call are,
+    /// and kept, since if the call is the kernel's that function is gone to.
+    fn add_called(&mut self, library: &Library, site: &Site) -> u64 {
+        // 120 bytes, so that the caller's stack pointer is as far away as in every other stub. rdi, rsi, rdx, rcx, r8, r9 are stored.
+        const KEEP: [u8; 34] = [
+            0x48, 0x8D, 0x64, 0x24, 0x88, 0x48, 0x89, 0x3C, 0x24, 0x48, 0x89, 0x74, 0x24, 8, 0x48,
+            0x89, 0x54, 0x24, 16, 0x48, 0x89, 0x4C, 0x24, 24, 0x4C, 0x89, 0x44, 0x24, 32, 0x4C,
+            0x89, 0x4C, 0x24, 40,
+        ];
+        // The number is rsi; the last two arguments are on the stack.
+        const AS_A_CALL: [u8; 31] = [
+            0x48, 0x89, 0xF0, 0x48, 0x89, 0xD7, 0x48, 0x89, 0xCE, 0x4C, 0x89, 0xC2, 0x4D, 0x89,
+            0xCA, 0x4C, 0x8B, 0x84, 0x24, 128, 0, 0, 0, 0x4C, 0x8B, 0x8C, 0x24, 136, 0, 0, 0,
+        ];
+        const STAY: [u8; 8] = [0x48, 0x8D, 0xA4, 0x24, 0, 0, 0, 0];
+        const LEAVE: [u8; 5] = [0x48, 0x8D, 0x64, 0x24, 120];
+        const AS_BEFORE: [u8; 29] = [
+            0x48, 0x8B, 0x3C, 0x24, 0x48, 0x8B, 0x74, 0x24, 8, 0x48, 0x8B, 0x54, 0x24, 16, 0x48,
+            0x8B, 0x4C, 0x24, 24, 0x4C, 0x8B, 0x44, 0x24, 32, 0x4C, 0x8B, 0x4C, 0x24, 40,
+        ];
+        let (stub, after) = (self.next, library.base + site.start + JUMP as u64);
+        let mut distance = [0; 4];
+        distance.copy_from_slice(&site.bytes[1..JUMP]);
+        let function = after.wrapping_add_signed(i32::from_le_bytes(distance).into());
+        self.put(&KEEP);
+        self.put(&AS_A_CALL);
+        self.put_relative(&[CALL], self.start);
+        self.put(&STAY);
+        self.put_relative(&NOTHING, after);
+        self.put(&WAS_IT_MADE);
+        // Over the return.
+        self.put(&[0x74, 6]);
+        self.put(&LEAVE);
+        self.put(&[0xC3]);
+        self.put(&AS_BEFORE);
+        self.put(&LEAVE);
+        self.put_relative(&[GO], function);
         stub
     }
 

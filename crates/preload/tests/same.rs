@@ -7,6 +7,7 @@ use std::process::{Command, Output};
 /// All calls are looked at, whatever the library makes of them.
 const ALL: &str = "CCFS_DIRECT_ALL";
 const PLAN: &str = "CCFS_DIRECT_PLAN";
+const MOUNTS: &str = "CCFS_DIRECT_MOUNTS";
 
 /// As it was built with this test.
 fn library() -> PathBuf {
@@ -135,6 +136,42 @@ fn threads_signals_and_children() {
         text.matches(": right\n").count() >= 17 && !text.contains("wrong"),
         "{text}"
     );
+}
+
+/// A thread ends wherever it is cancelled on its way into a call that waits; read(2), which nothing here is about, and open(2), which is looked at.
+#[test]
+fn a_thread_is_cancelled_at_any_instruction() {
+    let place = Place::new();
+    let how = ["-fexceptions", "-Wl,-z,now"];
+    let (program, plan) = (
+        place.compile("cancelled.c", "cancelled", &how),
+        place.plan_of_libc(),
+    );
+    for kind in ["read", "open"] {
+        let make = || {
+            let mut command = Command::new(&program);
+            command.arg(kind).current_dir(place.path(""));
+            // No mount, but paths are looked at then.
+            command.env(MOUNTS, "9999 /nowhere");
+            command
+        };
+        let (plain, led) = (make().output().expect("run"), led(&mut make(), &plan));
+        let said = |out: &Output| {
+            let said = String::from_utf8_lossy(&out.stdout).into_owned();
+            assert!(out.status.success(), "{kind}: {said}");
+            let numbers = said.split(|c: char| !c.is_ascii_digit());
+            let numbers = numbers.filter_map(|n| n.parse::<u32>().ok());
+            let [steps, _, _, not_cleaned_up] = numbers.collect::<Vec<_>>()[..] else {
+                panic!("{kind}: {said}");
+            };
+            (steps, not_cleaned_up)
+        };
+        let ((plain, none), (led, some)) = (said(&plain), said(&led));
+        assert!(led > plain + 20, "{kind} is not led");
+        // Before glibc 2.41 it can end where a stub is, of which no table tells.
+        assert!(none == 0 && some <= 16, "{kind}: {some} are not cleaned up");
+        println!("{kind}: {plain} and {led} instructions, {some} not cleaned up");
+    }
 }
 
 #[test]

@@ -19,6 +19,10 @@ use std::process::Command;
 
 const LIBRARY: &str = "libccfs_direct.so";
 const LD_PRELOAD: &str = "LD_PRELOAD";
+/// Options of the runtime of programs that were built with `-fsanitize=address`; the last one of a name counts.
+const ASAN_OPTIONS: &str = "ASAN_OPTIONS";
+/// It wants to be the first library of a program otherwise, and ends the program.
+const IN_ANY_ORDER: &str = "verify_asan_link_order=0";
 
 /// Gives the exit code of the command.
 pub fn run(args: &DirectArgs) -> Outcome<u8> {
@@ -52,6 +56,7 @@ pub fn lead(command: &mut Command) -> Outcome<Vec<PathBuf>> {
     }
     command
         .env(LD_PRELOAD, with_ours(&library)?)
+        .env(ASAN_OPTIONS, asan_options())
         .env(name(environment::PLAN), plan)
         .env(name(environment::MOUNTS), mounts.lines());
     Ok(mounts.found.into_iter().map(|(_, dir)| dir).collect())
@@ -92,6 +97,13 @@ fn with_ours(library: &Path) -> Outcome<OsString> {
     Ok(joined(ours, &before))
 }
 
+/// What the user says there counts more.
+fn asan_options() -> OsString {
+    let before = std::env::var_os(ASAN_OPTIONS).unwrap_or_default();
+    joined(IN_ANY_ORDER.as_ref(), &before)
+}
+
+/// A list that begins with ours, and has it once there.
 fn joined(ours: &OsStr, before: &OsStr) -> OsString {
     let is_separator = |b: &u8| b" :".contains(b);
     let first = before.as_bytes().split(is_separator).next();
