@@ -140,6 +140,7 @@ suites: build
 SOAK_ARGS ?=
 soak:
 	@scripts/deps.sh test
+	@scripts/deps.sh dist
 	cargo build --release --workspace --bins
 	cargo run --release -p ccfs-tests --bin ccfs-soak -- $(SOAK_ARGS)
 	CCFS_STORE_KILLS=200 cargo test --release -p ccfs --test store -- --nocapture killed
@@ -148,6 +149,7 @@ soak:
 	$(MAKE) shuttle
 	scripts/tsan.sh
 	$(MAKE) suites
+	scripts/direct-glibc.sh
 	$(MAKE) test-kernels
 	scripts/targets.sh
 

@@ -12,19 +12,18 @@ target=$(realpath "${CARGO_TARGET_DIR:-$top/target}")
 suites=("$@")
 [ $# -gt 0 ] || suites=(bookworm trixie jammy noble)
 # What the tests of unmodified programs start.
-PACKAGES=(gcc g++ libc6-dev binutils make git gdb strace python3 sqlite3 rsync jq e2fsprogs fuse3 procps psmisc attr acl xz-utils bash dash util-linux)
+PACKAGES=(gcc libc6-dev binutils make git gdb strace python3 sqlite3 rsync jq e2fsprogs fuse3 procps psmisc attr acl xz-utils bash dash util-linux)
 
 # Programs: cargo's list of what it built. (With the features of the whole workspace, as `make test` has them.)
 cd "$top"
-built=$(cargo test --quiet --release --workspace --no-run --message-format=json-render-diagnostics --test same --test unmodified --lib |
+built=$(cargo test --quiet --release --workspace --no-run --message-format=json-render-diagnostics --test same --test unmodified |
     jq -r 'select(.executable and .profile.test) | [.target.name, .manifest_path, .executable] | @tsv')
 program() {
     awk -F '\t' -v name="$1" -v package="/$2/Cargo.toml" '$1 == name && index($2, package) { print $3 }' <<<"$built"
 }
-intercept=$(program ccfs_intercept crates/intercept)
 same=$(program same crates/preload)
 unmodified=$(program unmodified verify/tests)
-"$top/packaging/glibc.sh" 2.34 "$intercept" "$same" "$unmodified" "$target"/release/{ccfs,libccfs_direct.so} >/dev/null
+"$top/packaging/glibc.sh" 2.34 "$same" "$unmodified" "$target"/release/{ccfs,libccfs_direct.so} >/dev/null
 
 # run ROOT DIR PROGRAM [ARGUMENT...]: a test program, in the folder of its package.
 run() {
@@ -37,14 +36,14 @@ try() {
     local root=$target/direct-roots/$1 place
     mkdir -p "$target/direct-roots"
     bootstrap "$1" "$root" "$target/direct-roots" updates "${PACKAGES[@]}"
-    # At the same paths as here: they are built into the programs.
+    # Its root is a mount, as some programs expect; and all is at the same paths as here, since they are built into the programs.
+    mount --bind "$root" "$root"
     for place in "$top" "$target"; do
         mkdir -p "$root$place"
         mountpoint -q "$root$place" || mount --bind "$place" "$root$place"
     done
     echo "== $(. "$root/etc/os-release" && echo "$PRETTY_NAME"), glibc $(enter "$root" dpkg-query -W -f '${Version}' libc6)"
-    run "$root" "$top/crates/intercept" "$intercept" --nocapture find &&
-        run "$root" "$top/crates/preload" "$same" &&
+    run "$root" "$top/crates/preload" "$same" --show-output &&
         run "$root" "$top/verify/tests" "$unmodified"
 }
 

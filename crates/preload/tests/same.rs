@@ -65,14 +65,16 @@ impl Place {
     }
 
     fn plan_of_libc(&self) -> PathBuf {
-        let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
-        let line = maps
-            .lines()
-            .find(|l| l.contains("/libc.so.6"))
-            .expect("the C library");
-        let path = line.split_whitespace().last().expect("its path");
-        self.plan(Path::new(path))
+        self.plan(&libc())
     }
+}
+
+/// The C library of this machine.
+fn libc() -> PathBuf {
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
+    let line = maps.lines().find(|l| l.contains("/libc.so.6"));
+    let path = line.and_then(|l| l.split_whitespace().last());
+    path.expect("the C library").into()
 }
 
 fn led(command: &mut Command, plan: &Path) -> Output {
@@ -94,6 +96,31 @@ fn assert_same(what: &str, make: &dyn Fn() -> Command, plan: &Path) -> String {
     assert_eq!(text(&led), text(&plain), "{what}");
     assert!(!plain.stdout.is_empty(), "{what} says nothing");
     text(&led).1
+}
+
+/// From glibc 2.41 on cancellable calls are led where the function is called that makes them.
+#[test]
+fn calls_of_the_c_library_are_found() {
+    let file = std::fs::read(libc()).expect("read");
+    let found = find::calls(&file).expect("a library");
+    let callers = found.sites.iter().filter(|s| s.kind == plan::CALLER);
+    let callers = callers.count();
+    let text = "GNU C Library (";
+    let at = file.windows(text.len()).position(|w| w == text.as_bytes());
+    let said = String::from_utf8_lossy(&file[at.expect("its version")..][..200]).into_owned();
+    let version = said
+        .split_once("release version 2.")
+        .expect("its version")
+        .1;
+    let version: u32 = version
+        .split('.')
+        .next()
+        .and_then(|n| n.parse().ok())
+        .expect("a number");
+    let (led, left) = (found.sites.len(), &found.left);
+    println!("glibc 2.{version}: {led} places are led, {callers} of them callers; left: {left:?}");
+    assert!(led > 300 && left.len() < 12, "{left:?}");
+    assert_eq!(callers > 0, version >= 41);
 }
 
 #[test]

@@ -2,6 +2,8 @@
 #![cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]
 #[path = "unmodified/cases.rs"]
 mod cases;
+#[path = "unmodified/developers.rs"]
+mod developers;
 #[path = "unmodified/kills.rs"]
 mod kills;
 #[path = "unmodified/onlookers.rs"]
@@ -58,8 +60,13 @@ fn source(name: &str) -> PathBuf {
 
 /// Compiles C sources to a program outside the volume.
 fn compile(v: &Volume, name: &str, sources: &[PathBuf]) -> PathBuf {
+    compile_with(v, name, sources, &["-O2"])
+}
+
+fn compile_with(v: &Volume, name: &str, sources: &[PathBuf], flags: &[&str]) -> PathBuf {
     let to = v.outside(name);
-    let mut words = vec!["-O2", "-w", "-pthread", "-o", text(&to)];
+    let mut words = vec!["-w", "-pthread", "-o", text(&to)];
+    words.extend(flags);
     words.extend(sources.iter().map(|s| text(s)));
     run_ok("cc", &words);
     to

@@ -104,6 +104,7 @@ static int one(int steps)
     while (!shared->thread)
         usleep(50);
     int thread = shared->thread, done = 0, signal;
+    errno = 0;
     if (ptrace(PTRACE_SEIZE, thread, 0, 0) != 0)
         return -1;
     shared->cancel = 1;
@@ -112,11 +113,7 @@ static int one(int steps)
     for (; done < steps && !is_there(thread); done++) {
         ptrace(PTRACE_SINGLESTEP, thread, 0, 0);
         if ((signal = stops(thread)) != SIGTRAP) {
-            struct user_regs_struct regs;
-            long got = ptrace(PTRACE_GETREGS, thread, 0, &regs);
-            char maps[100]; snprintf(maps, 100, "grep -n libc.so.6 /proc/%d/maps; cat /proc/%d/wchan /proc/%d/syscall; grep -i stat /proc/%d/status", child, thread, thread, thread);
-            printf("signal %d after %d, got %ld, rip %llx rax %llx errno %d\n", signal, done, got, regs.rip, regs.rax, errno); fflush(stdout);
-            system(maps);
+            printf("%s: signal %d (%s) after %d instructions\n", kind, signal, strerror(errno), done);
             return -3;
         }
     }
