@@ -12,7 +12,7 @@ target=$(realpath "${CARGO_TARGET_DIR:-$top/target}")
 suites=("$@")
 [ $# -gt 0 ] || suites=(bookworm trixie jammy noble)
 # What the tests of unmodified programs start.
-PACKAGES=(gcc libc6-dev binutils make git gdb strace python3 sqlite3 rsync jq e2fsprogs fuse3 procps psmisc attr acl xz-utils bash dash util-linux)
+PACKAGES=(gcc g++ libc6-dev binutils make git gdb strace python3 sqlite3 rsync jq e2fsprogs fuse3 procps psmisc attr acl xz-utils bash dash util-linux)
 
 # Programs: cargo's list of what it built. (With the features of the whole workspace, as `make test` has them.)
 cd "$top"

@@ -135,6 +135,11 @@ fn commands<'a>(lines: &[&'a str]) -> Vec<&'a str> {
     all.flat_map(|line| ["-ex", *line]).collect()
 }
 
+/// gdb with these commands, and what it runs.
+fn under<'a>(lines: &[&'a str], rest: &[&'a str]) -> Vec<&'a str> {
+    [&GDB[..], &commands(lines), &["--args"], rest].concat()
+}
+
 #[test]
 fn programs_under_gdb() {
     let Some(v) = volume("gdb", 64) else {
@@ -145,19 +150,12 @@ fn programs_under_gdb() {
     }
     let program = works(&v, "program", &["-g", "-O1"]);
     let dir = v.path("dir");
-    let under = |lines: &[&str], rest: &[&str]| {
-        let options = commands(lines);
-        let words: Vec<&str> = [&GDB[..], &options, &["--args"], rest].concat();
-        words.into_iter().map(String::from).collect::<Vec<_>>()
-    };
     let program = [text(&program), text(&dir), CODE];
     // Not into gdb's own output: which of them is first is chance.
     let said = v.outside("said");
     let runs = format!("run {} {CODE} >{}", text(&dir), text(&said));
     let same_under = |what: &str, lines: &[&str]| {
-        let words = under(lines, &program);
-        let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        let opened = same(what, &v, &words);
+        let opened = same(what, &v, &under(lines, &program));
         assert!(opened > 80, "{what}: {opened} files are opened directly");
         let said = std::fs::read_to_string(&said).expect("what it says");
         assert_eq!(said, "hello\n80 files, 83 entries, child 5\n", "{what}");
@@ -207,36 +205,46 @@ fn programs_under_gdb() {
         "continue",
     ];
     same_under("calls of the debugger's", &called);
+    v.finish();
+}
 
-    // In the middle of a call that is made here all its callers are seen.
+#[test]
+fn gdb_sees_who_calls_and_follows_the_launcher() {
+    let Some(v) = volume("gdb-callers", 64) else {
+        return;
+    };
+    if !there("gdb", "gdb") {
+        return;
+    }
+    let program = works(&v, "program", &["-g", "-O1"]);
+    let dir = v.path("dir");
+    let program = [text(&program), text(&dir), CODE];
+    // In the middle of a call that is made here.
     let middle = [
         "break make_one if n == 5",
-        &runs,
+        "run",
         "break pthread_setcancelstate",
         "continue",
         "bt",
         "delete",
         "continue",
     ];
-    let words = under(&middle, &program);
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let direct = did(&v, true, &words);
+    let direct = did(&v, true, &under(&middle, &program));
     let said = direct.ran.all();
     let frame = |function: &str| {
         said.lines()
             .any(|l| l.starts_with('#') && l.contains(function))
     };
     assert_eq!(direct.ran.code.to_string(), CODE, "{said}");
-    assert!(
-        frame("pthread_setcancelstate") && frame("libccfs_direct"),
-        "{said}"
-    );
-    assert!(
-        frame("open") && frame("make_one") && frame("main"),
-        "{said}"
-    );
-
-    // The launcher under gdb, which follows it into the program.
+    for function in [
+        "pthread_setcancelstate",
+        "libccfs_direct",
+        "open",
+        "make_one",
+        "main",
+    ] {
+        assert!(frame(function), "{function}: {said}");
+    }
     let through = [
         "set breakpoint pending on",
         "break make_one if n == 2",
@@ -247,15 +255,10 @@ fn programs_under_gdb() {
         "continue",
     ];
     let launched = [&[ccfs_program(), "direct", "--"][..], &program].concat();
-    let words = under(&through, &launched);
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let through = did(&v, false, &words);
-    assert_eq!(through.ran.code.to_string(), CODE, "{}", through.ran.all());
-    assert!(
-        through.ran.all().contains("make_one (dir="),
-        "{}",
-        through.ran.all()
-    );
+    let through = did(&v, false, &under(&through, &launched));
+    let said = through.ran.all();
+    assert_eq!(through.ran.code.to_string(), CODE, "{said}");
+    assert!(said.contains("make_one (dir="), "{said}");
     assert_eq!(through.tree, direct.tree);
     v.finish();
 }
