@@ -13,6 +13,8 @@ use object::read::elf::{ElfFile64, FileHeader};
 use object::{LittleEndian, Object, ObjectSection, ObjectSymbol, SectionKind};
 use std::collections::HashSet;
 
+/// Calls that need not be led: rt_sigprocmask, rt_sigreturn, exit, exit_group.
+const MAY_BE_LEFT: [u32; 4] = [14, 15, 60, 231];
 /// Instructions before a `syscall` in which its number is looked for.
 const BEFORE: usize = 16;
 
@@ -43,6 +45,8 @@ pub enum Unfit {
     Foreign(String),
     /// It has no build id, so it could be taken for another one.
     NoId,
+    /// A call that may be about a file, at this place, can be led nowhere.
+    Left(u64),
 }
 
 impl std::fmt::Display for Unfit {
@@ -50,6 +54,7 @@ impl std::fmt::Display for Unfit {
         match self {
             Unfit::Foreign(why) => write!(f, "it is no library for x86-64: {why}"),
             Unfit::NoId => write!(f, "it has no build id"),
+            Unfit::Left(at) => write!(f, "the call at {at:#x} cannot be"),
         }
     }
 }
@@ -103,7 +108,8 @@ pub fn calls(file: &[u8]) -> Result<Found, Unfit> {
     for at in 0..code.all.len() {
         if code.all[at].0.code() == Code::Syscall {
             let callers = code.callers_of_cancellable(at);
-            match code.before(at).or_else(|| code.around(at)) {
+            let around = || code.around(at, at - 1).or_else(|| code.around(at, at));
+            match code.before(at).or_else(around) {
                 _ if callers.is_some() => found.sites.extend(callers.into_iter().flatten()),
                 Some(site) => found.sites.push(site),
                 None => found.left.push((code.all[at].0.ip(), code.number(at))),
@@ -111,7 +117,12 @@ pub fn calls(file: &[u8]) -> Result<Found, Unfit> {
         }
     }
     found.sites.sort_by_key(|site| site.start);
-    Ok(found)
+    // What the library stands for is nothing to the kernel: all calls that may be about it come to the library, or none.
+    let may_be_missed = |number: u32| !MAY_BE_LEFT.contains(&number);
+    match found.left.iter().find(|(_, number)| may_be_missed(*number)) {
+        Some((at, _)) => Err(Unfit::Left(*at)),
+        None => Ok(found),
+    }
 }
 
 /// All instructions, and where jumps lead.
@@ -171,12 +182,13 @@ impl Text {
         self.site(first, call, call)
     }
 
-    /// The call and what follows it, with what is before it where that sets its number.
-    fn around(&self, call: usize) -> Option<Site> {
-        if self.is_target(call) || !self.follows(call) || !self.moves(call - 1) {
+    /// The call and what follows it, from `first` on: the instruction before it, which sets its number as a rule, or itself.
+    fn around(&self, call: usize, first: usize) -> Option<Site> {
+        let with_one = first != call;
+        if with_one && (self.is_target(call) || !self.follows(call) || !self.moves(first)) {
             return None;
         }
-        let (first, mut end) = (call - 1, call + 1);
+        let mut end = call + 1;
         while self.all.get(end)?.0.ip() - self.all[first].0.ip() < JUMP as u64 {
             if self.is_target(end) || !self.follows(end) || !self.moves(end) {
                 return None;
@@ -248,6 +260,21 @@ impl Text {
         })
     }
 
+    /// What is in a register before an instruction, if one of those before it sets it.
+    fn constant(&self, before: usize, register: Register) -> u32 {
+        let earlier = self.all[before.saturating_sub(BEFORE)..before].iter().rev();
+        let mut straight = earlier.take_while(|(one, _)| one.flow_control() == FlowControl::Next);
+        let sets = straight.find(|(one, _)| {
+            one.op_count() > 0
+                && one.op0_kind() == OpKind::Register
+                && one.op0_register().full_register() == register.full_register()
+        });
+        match sets {
+            Some((one, _)) if one.code() == Code::Mov_r32_imm32 => one.immediate32(),
+            _ => ANY,
+        }
+    }
+
     /// The number of a call, as the instructions before it set it.
     fn number(&self, call: usize) -> u32 {
         for at in (call.saturating_sub(BEFORE)..call).rev() {
@@ -266,6 +293,11 @@ impl Text {
                     && one.op1_register() == one.op0_register();
                 return match one.code() {
                     Code::Mov_r32_imm32 => one.immediate32(),
+                    Code::Mov_r32_rm32 | Code::Mov_rm32_r32
+                        if one.op1_kind() == OpKind::Register =>
+                    {
+                        self.constant(at, one.op1_register())
+                    }
                     _ if zero => 0,
                     _ => ANY,
                 };

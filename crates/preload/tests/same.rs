@@ -119,7 +119,8 @@ fn calls_of_the_c_library_are_found() {
         .expect("a number");
     let (led, left) = (found.sites.len(), &found.left);
     println!("glibc 2.{version}: {led} places are led, {callers} of them callers; left: {left:?}");
-    assert!(led > 300 && left.len() < 12, "{left:?}");
+    // They end a thread.
+    assert!(led > 300 && left.iter().all(|(_, number)| *number == 60));
     assert_eq!(callers > 0, version >= 41);
 }
 
