@@ -4,7 +4,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// The first bytes of a plan, with its version.
 pub const MAGIC: [u8; 8] = *b"ccfsplan";
 /// The format that this file describes. A plan is kept for as long as this stays, so it changes as well where `find` looks otherwise.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Most bytes of a library's build id.
 pub const ID_MAX: usize = 32;
 /// Bytes of the jump that takes a place: so many are replaced at least.
