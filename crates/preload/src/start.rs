@@ -6,7 +6,7 @@ use crate::region::region;
 use crate::{count, dispatch, entry, patch};
 use ccfs_intercept::environment::{IGNORE_FSYNC, MOUNTS, PLAN, REPORT};
 use std::arch::asm;
-use std::ffi::{CStr, c_char};
+use std::ffi::CStr;
 
 /// For tests: all calls are looked at, also those that nothing here makes.
 const ALL: &CStr = c"CCFS_DIRECT_ALL";
@@ -53,13 +53,6 @@ fn note_own(fd: i32, kept: bool) {
     if let Some(region) = region() {
         region.own.set(fd, kept);
     }
-}
-
-/// Programs that are compiled with -fsanitize=address refuse to run where a library is loaded before theirs. Nothing here replaces a function,
-/// so that is no harm. They ask for options by this name, before they begin; what ASAN_OPTIONS says comes after it.
-#[unsafe(no_mangle)]
-extern "C" fn __asan_default_options() -> *const c_char {
-    c"verify_asan_link_order=0".as_ptr()
 }
 
 /// Valgrind's own question (RUNNING_ON_VALGRIND): elsewhere these instructions change nothing.
