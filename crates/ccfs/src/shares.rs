@@ -59,7 +59,7 @@ pub fn dirty_limits(available: u64) -> (u64, u64) {
     (share.clamp(least, 192 << 20), share.min(1 << 30))
 }
 
-/// The same for `cache=`: with what it stands for besides (`Options::cache_bytes`) less than an eighth.
+/// The same for `cache=`: with what it stands for besides (`Options::cache_bytes`) less than a sixth.
 pub fn cache_bytes(available: u64) -> usize {
     let most = Options::default().cache_bytes;
     match (available / 20) as usize {

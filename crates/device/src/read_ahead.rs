@@ -8,8 +8,11 @@
 //! What is kept is what the device holds: a write or a discard drops the chunks that it touches when it begins, and what is read while it is
 //! in flight is not kept. All of the volume's writes have to go by this device for that.
 //!
+//! Chunks that are written whole are kept as well, once they are written: who makes files reads them soon (a copy, git add), and nobody else has them
+//! in memory. Where other writes touch a chunk meanwhile nobody knows what it holds, and it is not kept.
+//!
 //! Reading more than was asked for costs something where nobody wants it, random names of a huge directory, say. So bytes that were read ahead are
-//! a debt, and bytes that were used pay it back; whoever owes too much reads plainly for a while.
+//! a debt, and bytes that were used pay it back; whoever owes too much reads plainly for a while. So it is with what is written.
 use crate::{
     AlignedBuf, Counters, Device, Pending, Remote, Ticket, Transactions, Write, check_range,
 };
@@ -29,8 +32,10 @@ const CHUNKS_MAX: usize = 512;
 const WORTH: i64 = 8;
 /// Debt, bytes, at which reading ahead pauses.
 const DEBT_MAX: i64 = 4 << 20;
-/// What is left of it after a pause: a few chunks can be tried.
-const DEBT_LEFT: i64 = 3 << 20;
+/// And at which what is written is not kept for a while: all of it can be read before that.
+const WRITTEN_DEBT_MAX: i64 = 64 << 20;
+/// So much less is left of it after a pause: a few chunks can be tried.
+const DEBT_TRIED: i64 = 1 << 20;
 /// Credit is bounded as well, so that a change of habits is seen soon.
 const CREDIT_MAX: i64 = 4 << 20;
 /// Reads that a pause lasts, at first and at most: it doubles each time that trying was in vain.
@@ -59,12 +64,22 @@ struct State {
     /// Chunks that writes in flight touch, by number of the batch.
     writing: HashMap<u64, Vec<u64>>,
     batches: u64,
+    /// Chunks that a batch in flight writes whole, and nothing else has touched since it began.
+    fresh: HashMap<u64, Fresh>,
     debt: Debt,
+    written_debt: Debt,
+}
+
+struct Fresh {
+    batch: u64,
+    bytes: AlignedBuf,
 }
 
 struct Kept {
     bytes: Arc<AlignedBuf>,
     used: Instant,
+    /// It was not read ahead, but written.
+    written: bool,
 }
 
 impl State {
@@ -78,10 +93,40 @@ impl State {
         self.bad.retain(|bad| chunks.binary_search(bad).is_err());
         for chunk in chunks {
             self.kept.remove(chunk);
+            self.fresh.remove(chunk);
             if let Some(spoilt) = self.loading.get_mut(chunk) {
                 *spoilt = true;
             }
         }
+    }
+
+    /// Of `most` chunks that are kept at most.
+    fn keep(&mut self, chunk: u64, bytes: Arc<AlignedBuf>, written: bool, most: usize) {
+        if self.kept.len() >= most {
+            let oldest = self.kept.iter().min_by_key(|(_, kept)| kept.used);
+            let oldest = oldest.map(|(chunk, _)| *chunk);
+            oldest.and_then(|chunk| self.kept.remove(&chunk));
+        }
+        let used = Instant::now();
+        self.kept.insert(
+            chunk,
+            Kept {
+                bytes,
+                used,
+                written,
+            },
+        );
+    }
+
+    /// So many bytes of a chunk are used.
+    fn used(&mut self, chunk: u64, bytes: usize) -> Option<Arc<AlignedBuf>> {
+        let kept = self.kept.get_mut(&chunk)?;
+        kept.used = Instant::now();
+        match kept.written {
+            true => self.written_debt.used(bytes, 1),
+            false => self.debt.used(bytes, WORTH),
+        }
+        Some(kept.bytes.clone())
     }
 }
 
@@ -104,17 +149,17 @@ impl Debt {
         true
     }
 
-    fn ahead(&mut self, bytes: u64) {
+    fn ahead(&mut self, bytes: u64, most: i64) {
         self.bytes += bytes as i64;
-        if self.bytes > DEBT_MAX {
-            self.bytes = DEBT_LEFT;
+        if self.bytes > most {
+            self.bytes = most - DEBT_TRIED;
             self.pause = (self.pause * 2).clamp(PAUSE, PAUSE_MAX);
             self.left = self.pause;
         }
     }
 
-    fn used(&mut self, bytes: usize) {
-        self.bytes = (self.bytes - WORTH * bytes as i64).max(-CREDIT_MAX);
+    fn used(&mut self, bytes: usize, worth: i64) {
+        self.bytes = (self.bytes - worth * bytes as i64).max(-CREDIT_MAX);
         if self.bytes <= 0 {
             (self.left, self.pause) = (0, 0);
         }
@@ -124,25 +169,48 @@ impl Debt {
 /// A batch of writes that is in flight.
 struct Batch {
     number: u64,
+    most: usize,
     state: Arc<Mutex<State>>,
+}
+
+impl Batch {
+    /// It has ended well: what it has written whole is what the device holds there, unless others have touched it.
+    fn keep(&self) {
+        let mut state = self.state.lock();
+        let whole = state
+            .fresh
+            .extract_if(|_, fresh| fresh.batch == self.number);
+        let whole: Vec<_> = whole.collect();
+        for (chunk, fresh) in whole {
+            state.written_debt.ahead(CHUNK, WRITTEN_DEBT_MAX);
+            state.keep(chunk, Arc::new(fresh.bytes), true, self.most);
+        }
+    }
 }
 
 impl Drop for Batch {
     fn drop(&mut self) {
-        self.state.lock().writing.remove(&self.number);
+        let mut state = self.state.lock();
+        state.writing.remove(&self.number);
+        let lost = state
+            .fresh
+            .extract_if(|_, fresh| fresh.batch == self.number);
+        lost.for_each(drop);
     }
 }
 
 /// In this order: what is dropped has ended before it counts as such.
 struct Tracked {
     ticket: Ticket,
-    _batch: Batch,
+    batch: Batch,
 }
 
 impl Pending for Tracked {
     fn finish(self: Box<Self>) -> io::Result<()> {
-        let Tracked { ticket, _batch } = *self;
-        ticket.finish()
+        let Tracked { ticket, batch } = *self;
+        ticket.finish()?;
+        batch.keep();
+        Ok(())
     }
 
     fn is_ready(&self) -> bool {
@@ -171,10 +239,8 @@ impl ReadAheadDevice {
         {
             let mut state = self.state.lock();
             let state = &mut *state;
-            if let Some(kept) = state.kept.get_mut(&chunk) {
-                kept.used = Instant::now();
-                state.debt.used(wanted);
-                return Some(kept.bytes.clone());
+            if let Some(bytes) = state.used(chunk, wanted) {
+                return Some(bytes);
             }
             if !state.debt.may()
                 || state.bad.contains(&chunk)
@@ -198,16 +264,9 @@ impl ReadAheadDevice {
             // Perhaps what was asked for can be read.
             return None;
         }
-        state.debt.ahead(len - (wanted as u64).min(len));
+        state.debt.ahead(len - (wanted as u64).min(len), DEBT_MAX);
         if !spoilt {
-            if state.kept.len() >= self.most {
-                let oldest = state.kept.iter().min_by_key(|(_, kept)| kept.used);
-                let oldest = oldest.map(|(chunk, _)| *chunk);
-                oldest.and_then(|chunk| state.kept.remove(&chunk));
-            }
-            let used = Instant::now();
-            let bytes = bytes.clone();
-            state.kept.insert(chunk, Kept { bytes, used });
+            state.keep(chunk, bytes.clone(), false, self.most);
         }
         // Read while somebody writes there, it is what any read would have got.
         Some(bytes)
@@ -239,8 +298,49 @@ impl ReadAheadDevice {
         state.writing.insert(number, touched);
         Some(Batch {
             number,
+            most: self.most,
             state: self.state.clone(),
         })
+    }
+
+    /// What of a batch that is about to be submitted writes chunks whole is copied: as much as is kept.
+    fn note_fresh(&self, batch: &Batch, writes: &[Write]) {
+        let ranges = || writes.iter().map(|w| w.offset..w.offset + w.len());
+        let mut touches = HashMap::<u64, u32>::new();
+        for chunk in ranges().flat_map(chunks) {
+            *touches.entry(chunk).or_default() += 1;
+        }
+        let mut room = self.most;
+        for write in writes {
+            let range = write.offset..write.offset + write.len();
+            for chunk in range.start.div_ceil(CHUNK)..range.end / CHUNK {
+                // Of two writes that touch it nobody knows which one comes last.
+                if touches.get(&chunk) != Some(&1) || room == 0 {
+                    continue;
+                }
+                {
+                    let mut state = self.state.lock();
+                    let mut others = state.writing.iter().filter(|(n, _)| **n != batch.number);
+                    let is_shared = others.any(|(_, all)| all.binary_search(&chunk).is_ok());
+                    if is_shared || !state.written_debt.may() {
+                        continue;
+                    }
+                }
+                room -= 1;
+                let mut bytes = AlignedBuf::zeroed(CHUNK as usize);
+                copy(write, chunk * CHUNK - write.offset, &mut bytes);
+                let fresh = Fresh {
+                    batch: batch.number,
+                    bytes,
+                };
+                let mut state = self.state.lock();
+                // Others may have begun meanwhile.
+                let mut others = state.writing.iter().filter(|(n, _)| **n != batch.number);
+                if !others.any(|(_, all)| all.binary_search(&chunk).is_ok()) {
+                    state.fresh.insert(chunk, fresh);
+                }
+            }
+        }
     }
 
     fn track(
@@ -250,13 +350,38 @@ impl ReadAheadDevice {
     ) -> Ticket {
         let ranges = |w: &Write| w.offset..w.offset.saturating_add(w.len());
         let batch = self.begin(writes.iter().map(ranges));
+        if let Some(batch) = &batch {
+            self.note_fresh(batch, &writes);
+        }
         let ticket = submit(&*self.below, writes);
         match batch {
-            Some(batch) if !ticket.has_ended() => Ticket::pending(Box::new(Tracked {
-                ticket,
-                _batch: batch,
-            })),
+            Some(batch) if !ticket.has_ended() => {
+                Ticket::pending(Box::new(Tracked { ticket, batch }))
+            }
+            Some(batch) if ticket.has_ended_well() => {
+                batch.keep();
+                ticket
+            }
             _ => ticket,
+        }
+    }
+}
+
+/// Copies what a write has from a place on.
+fn copy(write: &Write, mut from: u64, out: &mut [u8]) {
+    let mut done = 0;
+    for part in &write.parts {
+        let bytes = part.bytes();
+        if from >= bytes.len() as u64 {
+            from -= bytes.len() as u64;
+            continue;
+        }
+        let bytes = &bytes[from as usize..];
+        let len = bytes.len().min(out.len() - done);
+        out[done..done + len].copy_from_slice(&bytes[..len]);
+        (from, done) = (0, done + len);
+        if done == out.len() {
+            break;
         }
     }
 }
@@ -297,16 +422,14 @@ impl Device for ReadAheadDevice {
         }
         let kept: Option<Vec<_>> = {
             let state = &mut *self.state.lock();
-            let kept = chunks(wanted).map(|chunk| {
-                let kept = state.kept.get_mut(&chunk)?;
-                kept.used = Instant::now();
-                Some(kept.bytes.clone())
-            });
-            let kept: Option<Vec<_>> = kept.collect();
-            if kept.is_some() {
-                state.debt.used(buf.len());
-            }
-            kept
+            let is_kept = |chunk: u64| state.kept.contains_key(&chunk);
+            let all = chunks(wanted.clone()).all(is_kept);
+            let mut used = parts(offset, buf.len());
+            all.then(|| {
+                used.by_ref()
+                    .map_while(|(chunk, part, _)| state.used(chunk, part.len()))
+                    .collect()
+            })
         };
         for ((_, part, within), bytes) in parts(offset, buf.len()).zip(kept.iter().flatten()) {
             let len = part.len();

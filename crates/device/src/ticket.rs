@@ -63,6 +63,11 @@ impl Ticket {
         !matches!(self.0, Some(Kind::Pending(_)))
     }
 
+    /// It had ended well by then.
+    pub(crate) fn has_ended_well(&self) -> bool {
+        matches!(self.0, Some(Kind::Done(Ok(()))))
+    }
+
     /// What [`Device::wait`](crate::Device::wait) does, for every device.
     pub fn finish(mut self) -> io::Result<()> {
         self.end()

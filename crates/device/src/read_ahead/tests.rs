@@ -248,6 +248,76 @@ fn what_is_written_is_not_kept() {
     assert!(near.state.lock().writing.is_empty());
 }
 
+/// Whoever writes a chunk whole has it near afterwards, unless others touch it meanwhile, or it fails.
+#[test]
+fn what_is_written_whole_is_kept() {
+    let (memory, late, near) = devices(4);
+    let chunk = CHUNK as usize;
+    let reads = || late.reads.load(Relaxed);
+    let before = reads();
+    // Parts of one write, and of a second one that shares a chunk with it.
+    let half = |byte| AlignedBuf::from_bytes(&vec![byte; chunk / 2]);
+    let mut first = Write::new(CHUNK / 2, half(1));
+    for byte in 2..6 {
+        first.parts.extend(Write::new(0, half(byte)).parts);
+    }
+    let ticket = near.submit(vec![first, Write::new(3 * CHUNK, half(6))]);
+    assert!(!is_near(&near, CHUNK, FILE), "it is in flight");
+    near.wait(ticket).unwrap();
+    assert!(is_near(&near, CHUNK, 2 * chunk));
+    assert_eq!(
+        read(&near, CHUNK, 2 * chunk),
+        plainly(&memory, CHUNK, 2 * chunk)
+    );
+    assert_eq!(
+        read(&near, CHUNK, 1)[0] + read(&near, 3 * CHUNK - 1, 1)[0],
+        7
+    );
+    assert_eq!(reads(), before);
+    assert!(!is_near(&near, 0, FILE) && !is_near(&near, 3 * CHUNK, FILE));
+    let whole = |byte| near.submit(write(CHUNK, chunk, byte));
+    let is_kept = || is_near(&near, CHUNK, FILE);
+    // Others write there before, meanwhile, and after.
+    let (one, two) = (near.submit(write(CHUNK + 4096, 4096, 7)), whole(8));
+    near.wait(two).unwrap();
+    assert!(!is_kept());
+    near.wait(one).unwrap();
+    let (one, two) = (whole(9), near.submit(write(CHUNK + 4096, 4096, 7)));
+    near.wait(two).unwrap();
+    near.wait(one).unwrap();
+    assert!(!is_kept());
+    let one = whole(10);
+    near.discard(CHUNK, 4096).unwrap();
+    near.wait(one).unwrap();
+    assert!(!is_kept());
+    let twice = [write(CHUNK, chunk, 11), write(CHUNK, 4096, 12)];
+    near.wait(near.submit(twice.into_iter().flatten().collect()))
+        .unwrap();
+    assert!(!is_kept());
+    late.fails.store(true, Relaxed);
+    near.wait(whole(13)).unwrap_err();
+    assert!(!is_kept());
+    late.fails.store(false, Relaxed);
+    near.wait(whole(14)).unwrap();
+    assert!(is_kept());
+    near.wait(near.submit(write(CHUNK, 4096, 15))).unwrap();
+    assert!(!is_kept() && near.state.lock().fresh.is_empty());
+}
+
+/// Who writes much that nobody reads has it written plainly.
+#[test]
+fn what_nobody_reads_is_not_kept() {
+    let (_, _, near) = devices_of(4 * CHUNK, 4);
+    let chunk = CHUNK as usize;
+    let mut kept = 0;
+    for n in 0..2000 {
+        near.wait(near.submit(write(n % 4 * CHUNK, chunk, n as u8)))
+            .unwrap();
+        kept += u64::from(near.state.lock().kept.contains_key(&(n % 4)));
+    }
+    assert!((512..600).contains(&kept), "{kept}");
+}
+
 /// Who asks for a good block gets it, and a bad one beside it is not tried each time.
 #[test]
 fn a_bad_neighbour_harms_nobody() {
@@ -328,6 +398,9 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         4 => (at.clone(), 1..70_000usize).prop_map(|(at, len)| Step::Read(at * SECTOR, len)),
         2 => (at.clone(), 1..140u64).prop_map(|(at, n)| Step::Submit(at * SECTOR, n * SECTOR)),
+        2 => (0..4u64, 0..2u64, 1..3u64).prop_map(|(at, off, n)| {
+            Step::Submit(at * CHUNK + off * SECTOR, n * CHUNK + (1 - off) * SECTOR)
+        }),
         2 => any::<usize>().prop_map(Step::Wait),
         1 => (at, 1..140u64).prop_map(|(at, n)| Step::Discard(at * SECTOR, n * SECTOR)),
     ]

@@ -28,7 +28,7 @@ impl Volume {
     /// `Refused` with the way out for volumes that ccfs does not take; `Corrupt`; device errors.
     pub fn mount(dev: Arc<dyn Device>, options: Options) -> Result<Arc<Volume>> {
         Self::recover(dev.clone())?;
-        let dev: Arc<dyn Device> = Arc::new(ReadAheadDevice::over(dev, options.cache_bytes / 4));
+        let dev: Arc<dyn Device> = Arc::new(ReadAheadDevice::over(dev, options.cache_bytes));
         let read_only = options.read_only || dev.read_only();
         let options = Options {
             read_only,
