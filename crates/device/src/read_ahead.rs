@@ -14,7 +14,7 @@
 //! Reading more than was asked for costs something where nobody wants it, random names of a huge directory, say. So bytes that were read ahead are
 //! a debt, and bytes that were used pay it back; whoever owes too much reads plainly for a while. So it is with what is written.
 use crate::{
-    AlignedBuf, Counters, Device, Pending, Remote, Ticket, Transactions, Write, check_range,
+    AlignedBuf, Counters, Device, Pending, Remote, Slice, Ticket, Transactions, Write, check_range,
 };
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -33,7 +33,7 @@ const WORTH: i64 = 8;
 /// Debt, bytes, at which reading ahead pauses.
 const DEBT_MAX: i64 = 4 << 20;
 /// And at which what is written is not kept for a while: all of it can be read before that.
-const WRITTEN_DEBT_MAX: i64 = 64 << 20;
+const WRITTEN_DEBT_MAX: i64 = 32 << 20;
 /// So much less is left of it after a pause: a few chunks can be tried.
 const DEBT_TRIED: i64 = 1 << 20;
 /// Credit is bounded as well, so that a change of habits is seen soon.
@@ -72,11 +72,14 @@ struct State {
 
 struct Fresh {
     batch: u64,
-    bytes: AlignedBuf,
+    bytes: Content,
 }
 
+/// The bytes of a chunk, one part after the other: those that were written are shared with whoever wrote them.
+type Content = Arc<[Slice]>;
+
 struct Kept {
-    bytes: Arc<AlignedBuf>,
+    bytes: Content,
     used: Instant,
     /// It was not read ahead, but written.
     written: bool,
@@ -101,7 +104,7 @@ impl State {
     }
 
     /// Of `most` chunks that are kept at most.
-    fn keep(&mut self, chunk: u64, bytes: Arc<AlignedBuf>, written: bool, most: usize) {
+    fn keep(&mut self, chunk: u64, bytes: Content, written: bool, most: usize) {
         if self.kept.len() >= most {
             let oldest = self.kept.iter().min_by_key(|(_, kept)| kept.used);
             let oldest = oldest.map(|(chunk, _)| *chunk);
@@ -119,7 +122,7 @@ impl State {
     }
 
     /// So many bytes of a chunk are used.
-    fn used(&mut self, chunk: u64, bytes: usize) -> Option<Arc<AlignedBuf>> {
+    fn used(&mut self, chunk: u64, bytes: usize) -> Option<Content> {
         let kept = self.kept.get_mut(&chunk)?;
         kept.used = Instant::now();
         match kept.written {
@@ -183,7 +186,7 @@ impl Batch {
         let whole: Vec<_> = whole.collect();
         for (chunk, fresh) in whole {
             state.written_debt.ahead(CHUNK, WRITTEN_DEBT_MAX);
-            state.keep(chunk, Arc::new(fresh.bytes), true, self.most);
+            state.keep(chunk, fresh.bytes, true, self.most);
         }
     }
 }
@@ -233,7 +236,7 @@ impl ReadAheadDevice {
     }
 
     /// The chunk, from memory or from the device. `None`: it is not to be had as a whole, or not worth it.
-    fn chunk(&self, chunk: u64, wanted: usize) -> Option<Arc<AlignedBuf>> {
+    fn chunk(&self, chunk: u64, wanted: usize) -> Option<Content> {
         let start = chunk * CHUNK;
         let len = self.below.size_bytes().saturating_sub(start).min(CHUNK);
         {
@@ -253,7 +256,11 @@ impl ReadAheadDevice {
         }
         let mut bytes = AlignedBuf::zeroed(len as usize);
         let read = self.below.read(start, &mut bytes);
-        let bytes = Arc::new(bytes);
+        let bytes: Content = Arc::new([Slice {
+            buf: Arc::new(bytes),
+            start: 0,
+            len: len as usize,
+        }]);
         let mut state = self.state.lock();
         let spoilt = state.loading.remove(&chunk) == Some(true);
         if read.is_err() {
@@ -303,7 +310,7 @@ impl ReadAheadDevice {
         })
     }
 
-    /// What of a batch that is about to be submitted writes chunks whole is copied: as much as is kept.
+    /// What of a batch that is about to be submitted writes chunks whole may be kept when it is written.
     fn note_fresh(&self, batch: &Batch, writes: &[Write]) {
         let ranges = || writes.iter().map(|w| w.offset..w.offset + w.len());
         let mut touches = HashMap::<u64, u32>::new();
@@ -318,27 +325,18 @@ impl ReadAheadDevice {
                 if touches.get(&chunk) != Some(&1) || room == 0 {
                     continue;
                 }
-                {
-                    let mut state = self.state.lock();
-                    let mut others = state.writing.iter().filter(|(n, _)| **n != batch.number);
-                    let is_shared = others.any(|(_, all)| all.binary_search(&chunk).is_ok());
-                    if is_shared || !state.written_debt.may() {
-                        continue;
-                    }
+                let mut state = self.state.lock();
+                let mut others = state.writing.iter().filter(|(n, _)| **n != batch.number);
+                let is_shared = others.any(|(_, all)| all.binary_search(&chunk).is_ok());
+                if is_shared || !state.written_debt.may() {
+                    continue;
                 }
                 room -= 1;
-                let mut bytes = AlignedBuf::zeroed(CHUNK as usize);
-                copy(write, chunk * CHUNK - write.offset, &mut bytes);
                 let fresh = Fresh {
                     batch: batch.number,
-                    bytes,
+                    bytes: part_of(write, chunk * CHUNK - write.offset),
                 };
-                let mut state = self.state.lock();
-                // Others may have begun meanwhile.
-                let mut others = state.writing.iter().filter(|(n, _)| **n != batch.number);
-                if !others.any(|(_, all)| all.binary_search(&chunk).is_ok()) {
-                    state.fresh.insert(chunk, fresh);
-                }
+                state.fresh.insert(chunk, fresh);
             }
         }
     }
@@ -367,22 +365,41 @@ impl ReadAheadDevice {
     }
 }
 
-/// Copies what a write has from a place on.
-fn copy(write: &Write, mut from: u64, out: &mut [u8]) {
-    let mut done = 0;
+/// The chunk that begins at a place of a write.
+fn part_of(write: &Write, mut from: u64) -> Content {
+    let (mut all, mut left) = (Vec::new(), CHUNK as usize);
     for part in &write.parts {
-        let bytes = part.bytes();
-        if from >= bytes.len() as u64 {
-            from -= bytes.len() as u64;
+        if from >= part.len as u64 {
+            from -= part.len as u64;
             continue;
         }
-        let bytes = &bytes[from as usize..];
+        let len = (part.len - from as usize).min(left);
+        all.push(Slice {
+            buf: part.buf.clone(),
+            start: part.start + from as usize,
+            len,
+        });
+        (from, left) = (0, left - len);
+        if left == 0 {
+            break;
+        }
+    }
+    all.into()
+}
+
+/// Copies what a chunk has from a place on.
+fn copy(bytes: &[Slice], mut from: usize, out: &mut [u8]) {
+    let mut done = 0;
+    for part in bytes {
+        let bytes = part.bytes();
+        if from >= bytes.len() {
+            from -= bytes.len();
+            continue;
+        }
+        let bytes = &bytes[from..];
         let len = bytes.len().min(out.len() - done);
         out[done..done + len].copy_from_slice(&bytes[..len]);
         (from, done) = (0, done + len);
-        if done == out.len() {
-            break;
-        }
     }
 }
 
@@ -432,8 +449,7 @@ impl Device for ReadAheadDevice {
             })
         };
         for ((_, part, within), bytes) in parts(offset, buf.len()).zip(kept.iter().flatten()) {
-            let len = part.len();
-            buf[part].copy_from_slice(&bytes[within..][..len]);
+            copy(bytes, within, &mut buf[part]);
         }
         kept.is_some()
     }
@@ -445,7 +461,7 @@ impl Device for ReadAheadDevice {
         for (chunk, part, within) in parts(offset, buf.len()) {
             let (at, part) = (offset + part.start as u64, &mut buf[part]);
             match self.chunk(chunk, part.len()) {
-                Some(bytes) => part.copy_from_slice(&bytes[within..][..part.len()]),
+                Some(bytes) => copy(&bytes, within, part),
                 None => self.below.read(at, part)?,
             }
         }
