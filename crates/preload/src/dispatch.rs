@@ -4,7 +4,7 @@ use crate::by_path::FCHMODAT2;
 use crate::call::{Call, NUMBERS};
 use crate::count::{self, Reason};
 use crate::mounts::mounts;
-use crate::region::{Region, region};
+use crate::region::{LOOKED_ELSEWHERE, Region, region};
 use crate::signals::Blocked;
 use crate::{
     by_descriptor, by_path, children, descriptors, process, program, real, signals, thread,
@@ -351,8 +351,6 @@ fn may_concern(region: &Region, kind: Kind, call: &Call) -> bool {
 const MADE_BEFORE: u32 = 3;
 /// And names that are looked at.
 const LOOKED_BEFORE: u32 = 8;
-/// It was looked: the working directory is on no volume that allows direct calls.
-pub const LOOKED_ELSEWHERE: u32 = 1 << 30;
 
 /// Before there is anything here, few calls are of interest.
 fn path_may_concern(region: &Region, call: &Call) -> bool {

@@ -10,6 +10,9 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
 /// Descriptors that this library can stand for, from 0 on.
 pub const DESCRIPTORS: usize = 1 << 16;
 
+/// The working directory is on no volume that allows direct calls.
+pub const LOOKED_ELSEWHERE: u32 = 1 << 30;
+
 /// All zeros at first, and in a child.
 #[repr(C)]
 pub struct Region {
@@ -25,7 +28,7 @@ pub struct Region {
     pub listed: AtomicU32,
     /// Files that may have been made before.
     pub made: AtomicU32,
-    /// Names that were looked at in other directories before; see [`crate::dispatch::LOOKED_ELSEWHERE`].
+    /// Names that were looked at in other directories before, or [`LOOKED_ELSEWHERE`].
     pub looked: AtomicU32,
     /// Signals for which the program has had handlers ([`crate::signals`]).
     pub handlers: AtomicU64,

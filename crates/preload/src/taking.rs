@@ -1,10 +1,9 @@
 //! Directories that the kernel may know are taken where a program does much in them, or where that is easy.
 use crate::answer::Stop;
 use crate::count::{self, Reason};
-use crate::dispatch::LOOKED_ELSEWHERE;
 use crate::identity::known;
 use crate::path::{Path, may_lead_there, split};
-use crate::region::region;
+use crate::region::{LOOKED_ELSEWHERE, region};
 use crate::state::State;
 use crate::tree::{Base, Id, Place, Tree};
 use ccfs_client::direct::Used;
