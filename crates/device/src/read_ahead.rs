@@ -312,14 +312,18 @@ impl ReadAheadDevice {
 
     /// What of a batch that is about to be submitted writes chunks whole may be kept when it is written.
     fn note_fresh(&self, batch: &Batch, writes: &[Write]) {
-        let ranges = || writes.iter().map(|w| w.offset..w.offset + w.len());
+        if writes.iter().all(|write| write.len() < CHUNK) {
+            return;
+        }
+        let range = |w: &Write| w.offset..w.offset.saturating_add(w.len());
+        let ranges = || writes.iter().map(range);
         let mut touches = HashMap::<u64, u32>::new();
         for chunk in ranges().flat_map(chunks) {
             *touches.entry(chunk).or_default() += 1;
         }
         let mut room = self.most;
         for write in writes {
-            let range = write.offset..write.offset + write.len();
+            let range = range(write);
             for chunk in range.start.div_ceil(CHUNK)..range.end / CHUNK {
                 // Of two writes that touch it nobody knows which one comes last.
                 if touches.get(&chunk) != Some(&1) || room == 0 {
@@ -483,7 +487,14 @@ impl Device for ReadAheadDevice {
         self.below.wait(ticket)
     }
     fn flush(&self) -> io::Result<()> {
-        self.below.flush()
+        let done = self.below.flush();
+        if done.is_err() {
+            // What the device's cache had may be lost.
+            let mut state = self.state.lock();
+            state.kept.retain(|_, kept| !kept.written);
+            state.fresh.clear();
+        }
+        done
     }
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
         let _batch = self.begin(std::iter::once(offset..offset.saturating_add(len)));

@@ -211,7 +211,7 @@ fn check(transport: Transport) {
     fill(&m.mnt());
     m.unmount();
     // So little that nothing is read that was not asked for.
-    check_cases(&mut m, transport, 256 << 10, &CASES);
+    check_cases(&mut m, transport, 100 << 10, &CASES);
     // Together with what lies beside it.
     check_cases(&mut m, transport, 64 << 20, &CASES[..1]);
 }

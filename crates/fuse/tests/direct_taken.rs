@@ -296,10 +296,10 @@ fn two_open_or_make_the_same_name() {
         ..OpenOptions::new_file()
     };
     let path = m.path("db");
-    let wrong = |e: &io::Error| {
-        let errno = e.raw_os_error().unwrap();
-        [libc::EEXIST, libc::ESTALE, libc::ENOENT].contains(&errno)
-    };
+    let is = |e: &io::Error, all: &[i32]| all.contains(&e.raw_os_error().unwrap());
+    let wrong = |e: &io::Error| is(e, &[libc::EEXIST, libc::ENOENT]);
+    // The kernel looks again once; here somebody else can be faster each time.
+    let (lost, mut lost_twice) = (|e: &io::Error| is(e, &[libc::ESTALE]), 0);
     let (mut by_mount, mut by_session) = (0, 0);
     std::thread::scope(|s| {
         let other = s.spawn(|| {
@@ -312,24 +312,28 @@ fn two_open_or_make_the_same_name() {
                     .open(&path)
             };
             let _ = fs::remove_file(&path);
-            let tries = (0..ROUNDS).filter(|_| {
-                let opened = open().is_err_and(|e| wrong(&e));
+            let (mut wrongs, mut lost_twice) = (0, 0);
+            for _ in 0..ROUNDS {
+                if let Err(e) = open() {
+                    wrongs += usize::from(wrong(&e));
+                    lost_twice += usize::from(lost(&e));
+                }
                 let _ = fs::remove_file(&path);
-                opened
-            });
-            tries.count()
+            }
+            (wrongs, lost_twice)
         });
         for n in 0..ROUNDS {
             let opened = match n % 2 {
                 0 => root.open("db", how),
                 _ => root.take("db", how),
             };
-            by_session += usize::from(opened.is_err_and(|e| wrong(&e)));
+            by_session += usize::from(opened.is_err_and(|e| wrong(&e) || lost(&e)));
             let _ = root.remove_file("db");
         }
-        by_mount = other.join().unwrap();
+        (by_mount, lost_twice) = other.join().unwrap();
     });
     assert_eq!((by_mount, by_session), (0, 0));
+    assert!(lost_twice < ROUNDS / 50, "{lost_twice}");
     drop(root);
     m.unmount();
 }

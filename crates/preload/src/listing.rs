@@ -66,6 +66,7 @@ pub fn list(state: &State, dir: &Dir, id: Id, from: u64) -> Result<Option<Vec<Li
         seen,
         all: all.collect(),
         dirs: dirs.map(|one| one.entry.name.as_bytes().into()).collect(),
+        number: 0,
     };
     state.tree().note_listed(id, changes, attrs);
     Ok(Some(names))

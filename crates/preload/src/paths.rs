@@ -60,6 +60,8 @@ fn state() -> Result<&'static State, Stop> {
 
 /// Files that are asked for one by one, before all of their directory are.
 const ASKED_MIN: u32 = 3;
+/// Bytes of a directory that is listed for that.
+const LISTED_MAX: u64 = 128 << 10;
 
 /// mkdir(2): it begins a session where the mount allows one.
 pub fn make_dir(path: &Path<'_>, bits: u64) -> Answer {
@@ -79,7 +81,7 @@ pub fn make_dir(path: &Path<'_>, bits: u64) -> Answer {
             let parent = tree.dir(dir).ok_or(Stop::Kernel)?;
             tree.change(dir, name);
             let made = parent.make_dir_with_attr(OsStr::from_bytes(name), bits);
-            tree.changed(dir);
+            state.changed(&mut tree, dir);
             let (made, attr) = made?;
             tree.add_below(dir, name, made, &attr);
             return Ok(0);
@@ -112,7 +114,11 @@ pub fn open(path: &Path<'_>, flags: i32, bits: u64) -> Answer {
         true => State::make()?,
         false => state()?,
     };
-    if flags & STRANGE != 0 || region().is_none_or(|r| r.births.load(Relaxed) != 0) {
+    let both = libc::O_CREAT | libc::O_DIRECTORY;
+    if flags & STRANGE != 0
+        || flags & both == both
+        || region().is_none_or(|r| r.births.load(Relaxed) != 0)
+    {
         return Err(Stop::Kernel);
     }
     let mut tree = state.tree();
@@ -204,10 +210,13 @@ fn open_file(
         let head = head[..opened.read].to_vec();
         Ok::<_, Stop>((opened, head))
     });
-    if how.create {
-        state.tree().changed(id);
-    }
-    let (opened, head) = opened?;
+    // Before it counts as one that writes nobody may list it as it is now.
+    let changed = || {
+        if how.create {
+            state.changed(&mut state.tree(), id);
+        }
+    };
+    let (opened, head) = opened.inspect_err(|_| changed())?;
     if !opened.made && !only_reads {
         state.changes.note_written();
     }
@@ -225,6 +234,7 @@ fn open_file(
     };
     let made = opened.made;
     let fd = register(state, number, What::File(opened.file), opening);
+    changed();
     if !made && !only_reads {
         // Who has opened it in between has not seen that somebody writes.
         state.changes.note_written();
@@ -299,7 +309,7 @@ pub fn remove(path: &Path<'_>, is_dir: bool) -> Answer {
             Some(below) => place.dir.remove_known_dir(place.name, &below),
             None => place.dir.remove_dir(place.name),
         };
-        tree.changed(place.id);
+        state.changed(&mut tree, place.id);
         done?;
         if let Some(below) = below {
             tree.removed(below);
@@ -310,9 +320,10 @@ pub fn remove(path: &Path<'_>, is_dir: bool) -> Answer {
         return Err(Stop::Kernel);
     }
     tree.change(place.id, place.name.as_bytes());
+    state.changes.note_named();
     drop(tree);
     let done = place.dir.remove_file(place.name);
-    state.tree().changed(place.id);
+    state.changed(&mut state.tree(), place.id);
     state.changes.note_named();
     done?;
     Ok(0)
@@ -335,11 +346,12 @@ pub fn rename(from: &Path<'_>, to: &Path<'_>, no_replace: bool) -> Answer {
     }
     tree.change(old.id, old.name.as_bytes());
     tree.change(new.id, new.name.as_bytes());
+    state.changes.note_named();
     let done = old
         .dir
         .rename_with(old.name, &new.dir, new.name, no_replace);
-    tree.changed(old.id);
-    tree.changed(new.id);
+    state.changed(&mut tree, old.id);
+    state.changed(&mut tree, new.id);
     state.changes.note_named();
     done?;
     tree.renamed(old.id, old.name.as_bytes(), new.id, new.name.as_bytes());
@@ -350,17 +362,22 @@ pub fn rename(from: &Path<'_>, to: &Path<'_>, no_replace: bool) -> Answer {
 pub fn link(from: &Path<'_>, to: &Path<'_>) -> Answer {
     let state = state()?;
     let mut tree = state.tree();
-    let (old, new) = (name(&mut tree, from)?, name(&mut tree, to)?);
-    if old.slash || new.slash || old.device != new.device {
+    let old = name(&mut tree, from)?;
+    if old.slash {
+        return Err(Stop::Kernel);
+    }
+    let new = name(&mut tree, to)?;
+    if new.slash || old.device != new.device {
         return Err(Stop::Kernel);
     }
     tree.change(old.id, old.name.as_bytes());
     tree.change(new.id, new.name.as_bytes());
+    state.changes.note_named();
     drop(tree);
     let done = old.dir.link(old.name, &new.dir, new.name);
     let mut tree = state.tree();
-    tree.changed(old.id);
-    tree.changed(new.id);
+    state.changed(&mut tree, old.id);
+    state.changed(&mut tree, new.id);
     state.changes.note_named();
     done?;
     Ok(0)
@@ -380,17 +397,20 @@ pub fn symlink(target: u64, path: &Path<'_>) -> Answer {
     let done = place
         .dir
         .symlink(std::path::Path::new(OsStr::from_bytes(target)), place.name);
-    state.tree().changed(place.id);
+    state.changed(&mut state.tree(), place.id);
     done?;
     Ok(0)
 }
 
 /// readlink(2).
 pub fn read_link(path: &Path<'_>, at: u64, len: u64) -> Answer {
+    if len as i32 <= 0 {
+        return Err(Stop::Kernel);
+    }
     let (_, mut tree, place) = look(path)?;
     let place = name_at(&mut tree, place)?;
     drop(tree);
-    if place.slash || len as i64 <= 0 {
+    if place.slash {
         return Err(Stop::Kernel);
     }
     let target = place.dir.read_link(place.name)?;
@@ -420,14 +440,16 @@ fn attr_at(
     if let Some(below) = below {
         return Ok((tree.attr(below)?, device));
     }
+    let size = tree.found(place.dir).map_or(u64::MAX, |dir| dir.size);
     let mut listed = tree.listed(place.dir, name, &state.changes);
     let asked = match listed {
         Some(_) => 0,
         None => tree.note_asked(place.dir),
     };
     drop(tree);
-    // Who asks for some asks for many, and one answer has them all.
-    if asked == ASKED_MIN && listing::list(state, &dir, place.dir, 0)?.is_some() {
+    // Who asks for some asks for many, and one answer has them all; where it can be kept, and is short.
+    let may_list = !state.table.has_writers() && size <= LISTED_MAX;
+    if asked == ASKED_MIN && may_list && listing::list(state, &dir, place.dir, 0)?.is_some() {
         listed = state.tree().listed(place.dir, name, &state.changes);
     }
     let attr = match listed {
@@ -468,13 +490,13 @@ pub fn statx(path: &Path<'_>, to: u64, follow: bool) -> Answer {
 
 /// access(2), of the user that the process is. What only the kernel can tell is left to it.
 pub fn access(path: &Path<'_>, wanted: u64, follow: bool) -> Answer {
-    let attr = kind(path, follow)?;
     let uid = rustix::process::geteuid();
-    let is_dir = attr.mode & libc::S_IFMT == libc::S_IFDIR;
     let wanted = wanted as i32;
     if uid != rustix::process::getuid() || wanted & !(libc::R_OK | libc::W_OK | libc::X_OK) != 0 {
         return Err(Stop::Kernel);
     }
+    let attr = kind(path, follow)?;
+    let is_dir = attr.mode & libc::S_IFMT == libc::S_IFDIR;
     let granted = match uid.is_root() {
         true => wanted & libc::X_OK == 0 || is_dir || attr.mode & 0o111 != 0,
         false if attr.uid == uid.as_raw() && attr.flags & PLAIN != 0 => {
@@ -508,12 +530,13 @@ fn set(path: &Path<'_>, what: &SetAttr) -> Answer {
         return Err(Stop::Kernel);
     }
     tree.change(place.dir, name);
+    state.changes.note_named();
     drop(tree);
     // Open for nothing: what is changed takes no right to read or write it.
     let opened = dir.open(OsStr::from_bytes(name), OpenOptions::default());
     let set = opened.map(|file| file.set_attr(what));
+    state.changed(&mut state.tree(), place.dir);
     state.changes.note_named();
-    state.tree().changed(place.dir);
     match set {
         Ok(done) => done?,
         Err(e) if e.raw_os_error() == Some(libc::EISDIR) => {

@@ -9,7 +9,7 @@ use crate::objects;
 use crate::raw;
 use crate::region::{DESCRIPTORS, region};
 use crate::table::{Open, Table};
-use crate::tree::Tree;
+use crate::tree::{Id, Tree};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::fcntl_dupfd_cloexec;
 use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
@@ -79,6 +79,14 @@ impl State {
 
     pub fn tree(&self) -> MutexGuard<'_, Tree> {
         self.tree.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A change of names in a directory is done ([`Tree::change`]).
+    pub fn changed(&self, tree: &mut Tree, id: Id) {
+        // Under another number it may have been listed meanwhile.
+        if !tree.changed(id) {
+            self.changes.note_written();
+        }
     }
 
     /// Nothing is held any more.

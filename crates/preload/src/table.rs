@@ -3,7 +3,7 @@ use crate::changes::Seen;
 use crate::region::region;
 use crate::tree::Id;
 use ccfs_client::direct::{Attr, Dir, File, Listed};
-use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// What open(2) has opened: all descriptors that were made from one have it together.
@@ -81,10 +81,14 @@ impl Open {
         const LARGEFILE: i32 = 0o100_000;
         let access = opened.flags & libc::O_ACCMODE;
         let is_path = opened.flags & libc::O_PATH != 0;
+        let write = access != libc::O_RDONLY && !is_path;
+        if write && let Some(region) = region() {
+            region.writers.fetch_add(1, Relaxed);
+        }
         Arc::new(Open {
             what,
             read: access != libc::O_WRONLY && !is_path,
-            write: access != libc::O_RDONLY && !is_path,
+            write,
             made: opened.made,
             number: OPENED.fetch_add(1, Relaxed),
             flags: AtomicI32::new(match is_path {
@@ -130,6 +134,16 @@ impl Open {
     }
 }
 
+impl Drop for Open {
+    fn drop(&mut self) {
+        if self.write
+            && let Some(region) = region()
+        {
+            region.writers.fetch_sub(1, Relaxed);
+        }
+    }
+}
+
 /// How many files were opened.
 static OPENED: AtomicU64 = AtomicU64::new(0);
 
@@ -137,8 +151,6 @@ static OPENED: AtomicU64 = AtomicU64::new(0);
 #[derive(Default)]
 pub struct Table {
     all: RwLock<Vec<Option<Arc<Open>>>>,
-    /// Files that are open for writing.
-    writers: AtomicUsize,
     /// Held while descriptors are made, moved or made real: what the kernel has and what is here are the same.
     moves: Mutex<()>,
 }
@@ -156,9 +168,6 @@ impl Table {
 
     /// The number was given for it ([`crate::state::State::new_descriptor`]).
     pub fn put(&self, fd: i32, open: Arc<Open>) {
-        if open.write {
-            self.writers.fetch_add(1, Relaxed);
-        }
         let (mut all, at) = (self.write(), fd as usize);
         if all.len() <= at {
             all.resize(at + 1, None);
@@ -172,17 +181,11 @@ impl Table {
 
     /// What it was, which is closed when it is dropped: not while anything here is locked.
     pub fn remove(&self, fd: i32) -> Option<Arc<Open>> {
-        let open = {
-            let mut all = self.write();
-            let open = all.get_mut(usize::try_from(fd).ok()?)?.take()?;
-            if let Some(region) = region() {
-                region.direct.set(fd, false);
-                region.open.fetch_sub(1, Relaxed);
-            }
-            open
-        };
-        if open.write {
-            self.writers.fetch_sub(1, Relaxed);
+        let mut all = self.write();
+        let open = all.get_mut(usize::try_from(fd).ok()?)?.take()?;
+        if let Some(region) = region() {
+            region.direct.set(fd, false);
+            region.open.fetch_sub(1, Relaxed);
         }
         Some(open)
     }
@@ -210,8 +213,9 @@ impl Table {
             .collect()
     }
 
+    /// Something is open for writing, or a write to it is not done yet.
     pub fn has_writers(&self) -> bool {
-        self.writers.load(Relaxed) != 0
+        region().is_none_or(|region| region.writers.load(Relaxed) != 0)
     }
 
     fn write(&self) -> RwLockWriteGuard<'_, Vec<Option<Arc<Open>>>> {

@@ -23,6 +23,19 @@ pub fn take_listed(state: &State, path: &Path<'_>, flags: i32) -> Result<Id, Sto
     }
     let at = known(fd, parent)?;
     let mut tree = state.tree();
+    // Another thread may have taken it meanwhile.
+    match tree.find(path.base, path.bytes) {
+        Ok(Place {
+            dir, name: None, ..
+        }) => return Ok(dir),
+        Ok(Place {
+            dir,
+            name: Some(name),
+            ..
+        }) => return tree.below(dir, name),
+        Err(Stop::Kernel) => {}
+        Err(e) => return Err(e),
+    }
     let gives_up = tree.taking.refused > 8 + 2 * tree.taking.taken;
     if gives_up || flags & libc::O_PATH != 0 {
         return Err(Stop::Kernel);
@@ -78,6 +91,9 @@ pub fn take_where_looked(state: &State, path: &Path<'_>) -> Result<(), Stop> {
     }
     let mut at = known(libc::AT_FDCWD, parent)?;
     let mut tree = state.tree();
+    if is_held(&mut tree, path) {
+        return Ok(());
+    }
     if parent.is_empty() {
         // So that it is known what it is from here on.
         at = tree.identity(libc::AT_FDCWD, parent).ok_or(Stop::Kernel)?;
@@ -92,6 +108,11 @@ pub fn take_where_looked(state: &State, path: &Path<'_>) -> Result<(), Stop> {
     tree.looking.taken += 1;
     tree.add_top(at, name, taken, &attr);
     Ok(())
+}
+
+/// Another thread has taken the directory meanwhile.
+fn is_held(tree: &mut Tree, path: &Path<'_>) -> bool {
+    !matches!(tree.find(path.base, path.bytes), Err(Stop::Kernel))
 }
 
 /// Files that are made in a directory that the kernel knows before it is tried to take that.
@@ -118,6 +139,9 @@ pub fn take_where_made(state: &State, path: &Path<'_>) -> Result<(), Stop> {
     }
     let at = known(fd, parent)?;
     let mut tree = state.tree();
+    if is_held(&mut tree, path) {
+        return Ok(());
+    }
     let (dir, at) = tree.known_dir(fd, parent, at).ok_or(Stop::Kernel)?;
     let taken = dir.take_dir_with_attr(OsStr::from_bytes(name), Used::Much);
     let (taken, attr) = taken.map_err(|_| Stop::Kernel)?;

@@ -47,6 +47,8 @@ pub struct Attrs {
     pub seen: Seen,
     pub all: HashMap<Box<[u8]>, Attr>,
     pub dirs: HashSet<Box<[u8]>>,
+    /// Of all listings.
+    pub number: u64,
 }
 
 /// Names of all directories whose files' attributes are kept, about.
@@ -91,8 +93,9 @@ pub struct Tree {
     cwd: Option<Identity>,
     cwd_dir: Option<Dir>,
     /// Those with attributes of files, the oldest first, and how many names they have.
-    listed: VecDeque<(Id, usize)>,
+    listed: VecDeque<(Id, u64, usize)>,
     names_listed: usize,
+    listings: u64,
     /// Directories that the kernel knows, and how many files were made there.
     made: HashMap<Identity, u32>,
     /// How it goes with the taking of directories that are read, and of those in which names are looked at.
@@ -153,7 +156,7 @@ impl Tree {
     /// The working directory is another one.
     pub fn forget_cwd(&mut self) {
         (self.cwd, self.cwd_dir) = (None, None);
-        self.looking = Looking::default();
+        self.looking.tried.clear();
     }
 
     /// Follows a path. Errors: `Kernel`, it does not lead through a held directory, as far as can be seen here; ENOENT, a directory on its way is not
@@ -305,7 +308,7 @@ impl Tree {
         let node = self.nodes.get_mut(&id).ok_or(Stop::Kernel)?;
         if !node.exact {
             node.found = node.dir.attr()?;
-            node.exact = true;
+            node.exact = node.changing == 0;
         }
         Ok(node.found)
     }
@@ -313,6 +316,7 @@ impl Tree {
     /// A name in it is about to be made, changed or removed: what was listed of it is not so any more. [`Tree::changed`] comes after it.
     pub fn change(&mut self, id: Id, name: &[u8]) {
         if let Some(node) = self.nodes.get_mut(&id) {
+            node.exact = false;
             node.changing += 1;
             if let Some(listed) = &mut node.listed {
                 listed.all.remove(name);
@@ -321,13 +325,15 @@ impl Tree {
         }
     }
 
-    /// That is done, or has failed.
-    pub fn changed(&mut self, id: Id) {
-        if let Some(node) = self.nodes.get_mut(&id) {
-            node.exact = false;
-            node.changing = node.changing.saturating_sub(1);
-            node.changes += 1;
-        }
+    /// That is done, or has failed. False: the directory is not known by this number any more.
+    pub fn changed(&mut self, id: Id) -> bool {
+        let Some(node) = self.nodes.get_mut(&id) else {
+            return false;
+        };
+        node.exact = false;
+        node.changing = node.changing.saturating_sub(1);
+        node.changes += 1;
+        true
     }
 
     /// Counts the changes of names in it. `None`: one is under way.
@@ -368,22 +374,27 @@ impl Tree {
     }
 
     /// Attributes of a directory's files were listed, when it had seen so many changes.
-    pub fn note_listed(&mut self, id: Id, changes: u64, attrs: Attrs) {
-        let names = attrs.all.len() + attrs.dirs.len();
+    pub fn note_listed(&mut self, id: Id, changes: u64, mut attrs: Attrs) {
+        let names = attrs.all.len() + attrs.dirs.len() + 1;
+        self.listings += 1;
+        attrs.number = self.listings;
         match self.nodes.get_mut(&id) {
             Some(node) if node.changing == 0 && node.changes == changes => {
                 node.listed = Some(attrs);
+                node.asked = 0;
             }
             _ => return,
         }
-        self.listed.push_back((id, names));
+        // One that is replaced counts until its turn has come.
+        self.listed.push_back((id, self.listings, names));
         self.names_listed += names;
         while self.names_listed > LISTED
-            && let Some((id, names)) = self.listed.pop_front()
+            && let Some((id, number, names)) = self.listed.pop_front()
         {
             self.names_listed -= names;
-            // It may have been listed again since: then it goes early.
-            if let Some(node) = self.nodes.get_mut(&id) {
+            let node = self.nodes.get_mut(&id);
+            let its = node.filter(|n| n.listed.as_ref().is_some_and(|l| l.number == number));
+            if let Some(node) = its {
                 node.listed = None;
             }
         }

@@ -305,13 +305,19 @@ impl Server {
     pub(super) fn unlink(&self, request: &Request<'_>) -> Answer {
         let name = self.changeable(request.header.nodeid, one_name(request.bare())?)?;
         let (cx, parent) = (self.context(request, 0), self.target(request)?);
-        Ok(self.volume_for(request).unlink(&cx, parent, name)?)
+        self.volume_for(request).unlink(&cx, parent, name)?;
+        // The kernel remembers the name as one that is not there.
+        self.direct.note_absent(parent);
+        Ok(())
     }
 
     pub(super) fn rmdir(&self, request: &Request<'_>) -> Answer {
         let name = self.changeable(request.header.nodeid, one_name(request.bare())?)?;
         let (cx, parent) = (self.context(request, 0), self.target(request)?);
-        Ok(self.volume_for(request).rmdir(&cx, parent, name)?)
+        self.volume_for(request).rmdir(&cx, parent, name)?;
+        // The kernel remembers the name as one that is not there.
+        self.direct.note_absent(parent);
+        Ok(())
     }
 
     pub(super) fn rename(&self, request: &Request<'_>) -> Answer {

@@ -228,7 +228,9 @@ fn valgrind() {
         &["valgrind"],
         "^$",
         r#"
-        tree t; valgrind -q --error-exitcode=3 cp -r t copy; echo $?; valgrind -q --error-exitcode=3 --trace-children=yes sh -c 'mkdir a; echo one >a/b; cat a/b; true'; echo $?"#,
+        # It warns of what it does not know in the library's tables of frames.
+        tree t; exec 3>&2; check() { valgrind -q --error-exitcode=3 "$@" 2>errors; echo $?; grep -v 'DWARF2 CFI reader' errors >&3; rm errors; }
+        check cp -r t copy; check --trace-children=yes sh -c 'mkdir a; echo one >a/b; cat a/b; true'"#,
     );
 }
 

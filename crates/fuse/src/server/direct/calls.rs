@@ -77,9 +77,7 @@ impl Server {
             op::PATH => direct.path(session, read),
             op::CREATE | op::MKDIR | op::LOOKUP if read.entry.h == NO_HANDLE => {
                 let dir = self.target(request)?;
-                session.check_writable(dir, || {
-                    confined::check_writable(&self.callers, header.pid, arg.directory, dir)
-                })?;
+                confined::check_writable(session, &self.callers, header.pid, arg.directory, dir)?;
                 if self.status_dir.is_name(header.nodeid, &read.bytes) {
                     return Err(Refused::Errno(libc::EPERM));
                 }
@@ -281,9 +279,11 @@ impl Direct {
 
     /// The kernel knows nothing in a directory, as far as the daemon can see, and all of it can be held.
     fn is_unused(&self, session: &Session, dir: Ino) -> Result<bool, Errno> {
+        if self.kernel_knows(dir) && self.is_absence_known(dir) {
+            return Ok(false);
+        }
         let entries = self.known_entries(session, &self.volume, dir, NAMES_IF_EASY)?;
-        let nothing = entries.is_some_and(|entries| entries.known.is_empty() && !entries.unfit);
-        Ok(nothing && !self.is_absence_known(dir))
+        Ok(entries.is_some_and(|entries| entries.known.is_empty() && !entries.unfit))
     }
 
     /// The kernel is asked to give inodes up. False: it keeps one.

@@ -1,5 +1,5 @@
 //! Who may have a session: whose rights are as simple as the server's own check of them.
-use super::Allowed;
+use super::{Allowed, Session};
 use crate::mountinfo;
 use crate::rights::Caller;
 use crate::wire::Errno;
@@ -57,8 +57,14 @@ pub fn user(
 }
 
 /// A program may change the volume by the mount that its descriptor of a directory is of: a read-only bind mount is one that the daemon knows nothing
-/// of otherwise. Errors: EROFS; EINVAL the descriptor is not of that directory.
-pub fn check_writable(callers: &Callers, tid: u32, number: u32, ino: Ino) -> Result<(), Errno> {
+/// of otherwise. Gives that mount; `known` is one by which it can. Errors: EROFS; EINVAL the descriptor is not of that directory.
+pub fn check_writable_mount(
+    callers: &Callers,
+    tid: u32,
+    number: u32,
+    ino: Ino,
+    known: Option<u64>,
+) -> Result<u64, Errno> {
     const NOT: Errno = Errno(libc::EINVAL);
     let proc = callers.proc();
     let (found, mount) = proc.descriptor(tid, number).ok_or(NOT)?;
@@ -66,13 +72,27 @@ pub fn check_writable(callers: &Callers, tid: u32, number: u32, ino: Ino) -> Res
     if found != u64::from(ino) && !(ino == ROOT_INO && found == 1) {
         return Err(NOT);
     }
+    if known == Some(mount) {
+        return Ok(mount);
+    }
     let mounts = proc.mountinfo(tid).ok_or(NOT)?;
     let line = mountinfo::lines(&mounts).find(|line| line.id == mount);
     // One without a line, outside of what the program sees, may be anything.
     match line.is_none_or(|line| line.read_only) {
         true => Err(Errno(libc::EROFS)),
-        false => Ok(()),
+        false => Ok(mount),
     }
+}
+
+/// The same, of a session's program: a mount by which it could a moment ago need not be looked up again.
+pub fn check_writable(
+    session: &Session,
+    callers: &Callers,
+    tid: u32,
+    number: u32,
+    ino: Ino,
+) -> Result<(), Errno> {
+    session.note_writable(|known| check_writable_mount(callers, tid, number, ino, known))
 }
 
 /// A descriptor of another process's table, as a new one.

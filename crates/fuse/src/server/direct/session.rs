@@ -48,8 +48,8 @@ pub struct Session {
     ending: AtomicBool,
     ended: Mutex<bool>,
     has_ended: Condvar,
-    /// The directory that its program could change by the mount of its descriptor, and when that was looked up.
-    writable: Mutex<Option<(Ino, Instant)>>,
+    /// The mount by which its program could change the volume, and when that was looked up.
+    writable: Mutex<Option<(u64, Instant)>>,
 }
 
 /// How long that is believed: who takes many things in one directory need not be asked for each.
@@ -442,23 +442,32 @@ impl Session {
         self.process.has_ended() || self.memory.is_abandoned()
     }
 
-    /// It has no handle of anything once what is being carried out is done. The caller holds no session's lock.
+    /// It has no handle of anything, and nothing of it is being carried out, or will be done in a moment.
     pub fn is_idle(&self) -> bool {
-        self.consumer.lock().handles.is_empty()
+        const TRIES: u32 = if cfg!(feature = "shuttle") { 1 } else { 20 };
+        const PAUSE: Duration = Duration::from_micros(100);
+        for n in 0..TRIES {
+            if n > 0 {
+                std::thread::sleep(PAUSE);
+            }
+            if let Some(consumer) = self.consumer.try_lock() {
+                return consumer.handles.is_empty();
+            }
+        }
+        false
     }
 
-    /// Its program may change a directory by the mount that it has it of, or could a moment ago; if not, `look` looks.
-    pub fn check_writable(
+    /// `look` finds out by which mount its program may change a directory; it is given the one by which it could a moment ago.
+    pub fn note_writable(
         &self,
-        dir: Ino,
-        look: impl FnOnce() -> Result<(), Errno>,
+        look: impl FnOnce(Option<u64>) -> Result<u64, Errno>,
     ) -> Result<(), Errno> {
         let known = *self.writable.lock();
-        if known.is_some_and(|(known, at)| known == dir && at.elapsed() < WRITABLE) {
-            return Ok(());
+        let fresh = known.filter(|(_, at)| at.elapsed() < WRITABLE);
+        let mount = look(fresh.map(|(mount, _)| mount))?;
+        if fresh.is_none_or(|(known, _)| known != mount) {
+            *self.writable.lock() = Some((mount, Instant::now()));
         }
-        look()?;
-        *self.writable.lock() = Some((dir, Instant::now()));
         Ok(())
     }
 
