@@ -4,7 +4,8 @@ use crate::process::Process;
 use crate::wire::Errno;
 use ccfs_caller::{Caller, Callers};
 use ccfs_client::direct::layout::{
-    ALIGN, Entry, HANDLES, HEAD, LIMIT_MAX, NO_HANDLE, RING_BYTES, cost, op, reply_at, word,
+    ALIGN, DONE, Entry, HANDLES, HEAD, LIMIT_MAX, NO_HANDLE, RING_BYTES, SLEPT_ON, cost, op,
+    reply_at, word,
 };
 use ccfs_client::direct::memory::Memory;
 use ccfs_client::direct::sync::{AtomicBool, AtomicU8, AtomicU64, processor, wait, wake};
@@ -409,6 +410,15 @@ impl Session {
         let word = self.memory.u32(word::ENDED);
         let _ = word.compare_exchange(0, errno as u32, Ordering::SeqCst, Ordering::SeqCst);
         self.memory.wake_waiters();
+        // And those that sleep on entries of their own, which nobody answers any more. Who begins to sleep now looks at the word first.
+        let (mut at, tail) = (self.head(), self.tail());
+        while let Some(read) = read_at(&self.memory, at, tail, Vec::new()) {
+            let done = self.memory.entry_u32(at, DONE);
+            if done.load(Ordering::SeqCst) == SLEPT_ON {
+                wake(done);
+            }
+            at += u64::from(read.entry.len);
+        }
     }
 
     pub fn wake_thread(&self) {
