@@ -414,7 +414,9 @@ impl Session {
         let (mut at, tail) = (self.head(), self.tail());
         while let Some(read) = read_at(&self.memory, at, tail, Vec::new()) {
             let done = self.memory.entry_u32(at, DONE);
-            if done.load(Ordering::SeqCst) == SLEPT_ON {
+            // Who is about to sleep finds another value.
+            let slept = done.compare_exchange(SLEPT_ON, 0, Ordering::SeqCst, Ordering::SeqCst);
+            if slept.is_ok() {
                 wake(done);
             }
             at += u64::from(read.entry.len);
