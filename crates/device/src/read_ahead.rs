@@ -86,9 +86,10 @@ struct Kept {
 }
 
 impl State {
-    fn is_being_written(&self, chunk: u64) -> bool {
-        let mut batches = self.writing.values();
-        batches.any(|chunks| chunks.binary_search(&chunk).is_ok())
+    /// By another batch than `but` (0: by any).
+    fn is_being_written(&self, chunk: u64, but: u64) -> bool {
+        let mut others = self.writing.iter().filter(|(number, _)| **number != but);
+        others.any(|(_, chunks)| chunks.binary_search(&chunk).is_ok())
     }
 
     /// `chunks` are in order.
@@ -195,10 +196,7 @@ impl Drop for Batch {
     fn drop(&mut self) {
         let mut state = self.state.lock();
         state.writing.remove(&self.number);
-        let lost = state
-            .fresh
-            .extract_if(|_, fresh| fresh.batch == self.number);
-        lost.for_each(drop);
+        state.fresh.retain(|_, fresh| fresh.batch != self.number);
     }
 }
 
@@ -248,7 +246,7 @@ impl ReadAheadDevice {
             if !state.debt.may()
                 || state.bad.contains(&chunk)
                 || state.loading.contains_key(&chunk)
-                || state.is_being_written(chunk)
+                || state.is_being_written(chunk, 0)
             {
                 return None;
             }
@@ -322,6 +320,7 @@ impl ReadAheadDevice {
             *touches.entry(chunk).or_default() += 1;
         }
         let mut room = self.most;
+        let mut state = self.state.lock();
         for write in writes {
             let range = range(write);
             for chunk in range.start.div_ceil(CHUNK)..range.end / CHUNK {
@@ -329,10 +328,7 @@ impl ReadAheadDevice {
                 if touches.get(&chunk) != Some(&1) || room == 0 {
                     continue;
                 }
-                let mut state = self.state.lock();
-                let mut others = state.writing.iter().filter(|(n, _)| **n != batch.number);
-                let is_shared = others.any(|(_, all)| all.binary_search(&chunk).is_ok());
-                if is_shared || !state.written_debt.may() {
+                if state.is_being_written(chunk, batch.number) || !state.written_debt.may() {
                     continue;
                 }
                 room -= 1;

@@ -9,7 +9,7 @@ use crate::signals::Blocked;
 use crate::{
     by_descriptor, by_path, children, descriptors, process, program, real, signals, thread,
 };
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// A number that Linux gives to no call on x86-64 (x32's begin at 512): whoever makes it is told that its calls come here.
 pub const HERE: u64 = 511;
@@ -375,14 +375,20 @@ fn path_may_concern(region: &Region, call: &Call) -> bool {
         _ => return false,
     };
     // One directory is listed by many programs, some files are made, and some names are looked at.
-    let (count, most) = match flags {
-        None => return leads_there(at, false),
-        Some(flags) if flags & libc::O_DIRECTORY != 0 => (&region.listed, 1),
-        Some(flags) if flags & libc::O_CREAT != 0 => (&region.made, MADE_BEFORE),
-        Some(_) => (&region.looked, LOOKED_BEFORE),
-    };
-    let looks = std::ptr::eq(count, &region.looked);
-    leads_there(at, looks) && (most..LOOKED_ELSEWHERE).contains(&count.fetch_add(1, Relaxed))
+    let nth = |count: &AtomicU32| count.fetch_add(1, Relaxed);
+    match flags {
+        None => leads_there(at, false),
+        Some(flags) if flags & libc::O_DIRECTORY != 0 => {
+            leads_there(at, false) && nth(&region.listed) >= 1
+        }
+        Some(flags) if flags & libc::O_CREAT != 0 => {
+            leads_there(at, false) && nth(&region.made) >= MADE_BEFORE
+        }
+        Some(_) => {
+            let interests = LOOKED_BEFORE..LOOKED_ELSEWHERE;
+            leads_there(at, true) && interests.contains(&nth(&region.looked))
+        }
+    }
 }
 
 /// A path may lead into a mount, or is relative. `below`: it leads to another directory, too.

@@ -63,6 +63,38 @@ const ASKED_MIN: u32 = 3;
 /// Bytes of a directory that is listed for that.
 const LISTED_MAX: u64 = 128 << 10;
 
+/// Does what makes, changes or removes names, each in a directory. Nothing is locked meanwhile, and nobody keeps what is listed there.
+fn with_names<T>(
+    state: &State,
+    mut tree: MutexGuard<'_, Tree>,
+    names: &[(Id, &[u8])],
+    work: impl FnOnce() -> T,
+) -> T {
+    for (dir, name) in names {
+        tree.change(*dir, name);
+    }
+    drop(tree);
+    let done = work();
+    let mut tree = state.tree();
+    for (dir, _) in names {
+        state.changed(&mut tree, *dir);
+    }
+    done
+}
+
+/// The same, of names of files that were there: these may have others.
+fn with_files<T>(
+    state: &State,
+    tree: MutexGuard<'_, Tree>,
+    names: &[(Id, &[u8])],
+    work: impl FnOnce() -> T,
+) -> T {
+    state.changes.note_named();
+    let done = with_names(state, tree, names, work);
+    state.changes.note_named();
+    done
+}
+
 /// mkdir(2): it begins a session where the mount allows one.
 pub fn make_dir(path: &Path<'_>, bits: u64) -> Answer {
     if !may_lead_there(path.bytes) {
@@ -202,44 +234,40 @@ fn open_file(
     let seen = state.changes.now();
     let quiet = only_reads && !state.table.has_writers();
     let room = if quiet { HEAD } else { 0 };
-    if how.create {
-        state.tree().change(id, name);
-    }
-    let opened = state.with_buffer(room, |head| {
-        let opened = dir.open_with(OsStr::from_bytes(name), how, head)?;
-        let head = head[..opened.read].to_vec();
-        Ok::<_, Stop>((opened, head))
-    });
-    // Before it counts as one that writes nobody may list it as it is now.
-    let changed = || {
-        if how.create {
-            state.changed(&mut state.tree(), id);
+    let open = || {
+        let (opened, head) = state.with_buffer(room, |head| {
+            let opened = dir.open_with(OsStr::from_bytes(name), how, head)?;
+            let head = head[..opened.read].to_vec();
+            Ok::<_, Stop>((opened, head))
+        })?;
+        let writes = !opened.made && !only_reads;
+        if writes {
+            state.changes.note_written();
         }
+        let found = match opened.attr {
+            Some(attr) if quiet => Some(Found { attr, head, seen }),
+            _ => None,
+        };
+        let opening = Opening {
+            flags,
+            device,
+            made: opened.made,
+            plain: opened.plain,
+            high_bits: opened.made.then_some(bits & 0o7000),
+            found,
+        };
+        let fd = register(state, number, What::File(opened.file), opening);
+        if writes {
+            // Who has opened it in between has not seen that somebody writes.
+            state.changes.note_written();
+        }
+        fd
     };
-    let (opened, head) = opened.inspect_err(|_| changed())?;
-    if !opened.made && !only_reads {
-        state.changes.note_written();
+    // Before a new one counts as one that is written nobody may list it as it is now.
+    match how.create {
+        true => with_names(state, state.tree(), &[(id, name)], open),
+        false => open(),
     }
-    let found = match opened.attr {
-        Some(attr) if quiet => Some(Found { attr, head, seen }),
-        _ => None,
-    };
-    let opening = Opening {
-        flags,
-        device,
-        made: opened.made,
-        plain: opened.plain,
-        high_bits: opened.made.then_some(bits & 0o7000),
-        found,
-    };
-    let made = opened.made;
-    let fd = register(state, number, What::File(opened.file), opening);
-    changed();
-    if !made && !only_reads {
-        // Who has opened it in between has not seen that somebody writes.
-        state.changes.note_written();
-    }
-    fd
 }
 
 fn open_dir(state: &State, tree: &mut Tree, id: Id, flags: i32) -> Answer {
@@ -319,13 +347,8 @@ pub fn remove(path: &Path<'_>, is_dir: bool) -> Answer {
     if place.slash {
         return Err(Stop::Kernel);
     }
-    tree.change(place.id, place.name.as_bytes());
-    state.changes.note_named();
-    drop(tree);
-    let done = place.dir.remove_file(place.name);
-    state.changed(&mut state.tree(), place.id);
-    state.changes.note_named();
-    done?;
+    let names = [(place.id, place.name.as_bytes())];
+    with_files(state, tree, &names, || place.dir.remove_file(place.name))?;
     Ok(0)
 }
 
@@ -370,16 +393,10 @@ pub fn link(from: &Path<'_>, to: &Path<'_>) -> Answer {
     if new.slash || old.device != new.device {
         return Err(Stop::Kernel);
     }
-    tree.change(old.id, old.name.as_bytes());
-    tree.change(new.id, new.name.as_bytes());
-    state.changes.note_named();
-    drop(tree);
-    let done = old.dir.link(old.name, &new.dir, new.name);
-    let mut tree = state.tree();
-    state.changed(&mut tree, old.id);
-    state.changed(&mut tree, new.id);
-    state.changes.note_named();
-    done?;
+    let names = [(old.id, old.name.as_bytes()), (new.id, new.name.as_bytes())];
+    with_files(state, tree, &names, || {
+        old.dir.link(old.name, &new.dir, new.name)
+    })?;
     Ok(0)
 }
 
@@ -392,13 +409,11 @@ pub fn symlink(target: u64, path: &Path<'_>) -> Answer {
     if place.slash || target.is_empty() {
         return Err(Stop::Kernel);
     }
-    tree.change(place.id, place.name.as_bytes());
-    drop(tree);
-    let done = place
-        .dir
-        .symlink(std::path::Path::new(OsStr::from_bytes(target)), place.name);
-    state.changed(&mut state.tree(), place.id);
-    done?;
+    let target = std::path::Path::new(OsStr::from_bytes(target));
+    let names = [(place.id, place.name.as_bytes())];
+    with_names(state, tree, &names, || {
+        place.dir.symlink(target, place.name)
+    })?;
     Ok(0)
 }
 
@@ -529,14 +544,11 @@ fn set(path: &Path<'_>, what: &SetAttr) -> Answer {
     if place.slash {
         return Err(Stop::Kernel);
     }
-    tree.change(place.dir, name);
-    state.changes.note_named();
-    drop(tree);
     // Open for nothing: what is changed takes no right to read or write it.
-    let opened = dir.open(OsStr::from_bytes(name), OpenOptions::default());
-    let set = opened.map(|file| file.set_attr(what));
-    state.changed(&mut state.tree(), place.dir);
-    state.changes.note_named();
+    let set = with_files(state, tree, &[(place.dir, name)], || {
+        let file = dir.open(OsStr::from_bytes(name), OpenOptions::default())?;
+        Ok::<_, std::io::Error>(file.set_attr(what))
+    });
     match set {
         Ok(done) => done?,
         Err(e) if e.raw_os_error() == Some(libc::EISDIR) => {

@@ -7,8 +7,6 @@ use crate::region::{LOOKED_ELSEWHERE, region};
 use crate::state::State;
 use crate::tree::{Base, Id, Place, Tree};
 use ccfs_client::direct::Used;
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -36,18 +34,19 @@ pub fn take_listed(state: &State, path: &Path<'_>, flags: i32) -> Result<Id, Sto
         Err(Stop::Kernel) => {}
         Err(e) => return Err(e),
     }
-    let gives_up = tree.taking.refused > 8 + 2 * tree.taking.taken;
-    if gives_up || flags & libc::O_PATH != 0 {
+    if tree.taking.is_in_vain() || flags & libc::O_PATH != 0 {
         return Err(Stop::Kernel);
     }
-    let (dir, at) = tree.known_dir(fd, parent, at).ok_or(Stop::Kernel)?;
-    let Ok((taken, attr)) = dir.take_dir_with_attr(OsStr::from_bytes(name), Used::Some) else {
-        tree.taking.refused += 1;
-        count::left(Reason::Known);
-        return Err(Stop::Kernel);
-    };
-    tree.taking.taken += 1;
-    Ok(tree.add_top(at, name, taken, &attr))
+    let place = tree.known_dir(fd, parent, at).ok_or(Stop::Kernel)?;
+    let taken = tree.take_top(&place, name, Used::Some);
+    match taken {
+        Ok(_) => tree.taking.taken += 1,
+        Err(_) => {
+            tree.taking.refused += 1;
+            count::left(Reason::Known);
+        }
+    }
+    taken
 }
 
 /// Where the path of a name that is looked at leads: its directory is taken if that can be had for little.
@@ -98,16 +97,14 @@ pub fn take_where_looked(state: &State, path: &Path<'_>) -> Result<(), Stop> {
         // So that it is known what it is from here on.
         at = tree.identity(libc::AT_FDCWD, parent).ok_or(Stop::Kernel)?;
     }
-    tree.looking.refused += 1;
-    let (dir, at) = tree
-        .known_dir(libc::AT_FDCWD, parent, at)
-        .ok_or(Stop::Kernel)?;
-    let taken = dir.take_dir_with_attr(OsStr::from_bytes(name), Used::Little);
-    let (taken, attr) = taken.map_err(|_| Stop::Kernel)?;
-    tree.looking.refused -= 1;
-    tree.looking.taken += 1;
-    tree.add_top(at, name, taken, &attr);
-    Ok(())
+    let place = tree.known_dir(libc::AT_FDCWD, parent, at);
+    let place = place.ok_or(Stop::Kernel);
+    let taken = place.and_then(|place| tree.take_top(&place, name, Used::Little));
+    match taken {
+        Ok(_) => tree.looking.taking.taken += 1,
+        Err(_) => tree.looking.taking.refused += 1,
+    }
+    taken.map(drop)
 }
 
 /// Another thread has taken the directory meanwhile.
@@ -142,9 +139,6 @@ pub fn take_where_made(state: &State, path: &Path<'_>) -> Result<(), Stop> {
     if is_held(&mut tree, path) {
         return Ok(());
     }
-    let (dir, at) = tree.known_dir(fd, parent, at).ok_or(Stop::Kernel)?;
-    let taken = dir.take_dir_with_attr(OsStr::from_bytes(name), Used::Much);
-    let (taken, attr) = taken.map_err(|_| Stop::Kernel)?;
-    tree.add_top(at, name, taken, &attr);
-    Ok(())
+    let place = tree.known_dir(fd, parent, at).ok_or(Stop::Kernel)?;
+    tree.take_top(&place, name, Used::Much).map(drop)
 }

@@ -9,7 +9,7 @@ use crate::count::{self, Reason};
 use crate::identity::{Identity, of};
 use crate::mounts::mounts;
 use ccfs_client::direct::layout::{SetAttr, set};
-use ccfs_client::direct::{Attr, Dir, Session};
+use ccfs_client::direct::{Attr, Dir, Session, Used};
 use rustix::fs::{Mode, OFlags, StatVfsMountFlags, fstat, fstatvfs, open, openat};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::OsStr;
@@ -103,11 +103,17 @@ pub struct Tree {
     pub looking: Looking,
 }
 
-/// Directories that the kernel knows are taken by programs that read trees.
+/// How often it was tried to take directories that the kernel knows.
 #[derive(Default)]
 pub struct Taking {
     pub taken: u32,
     pub refused: u32,
+}
+
+impl Taking {
+    pub fn is_in_vain(&self) -> bool {
+        self.refused > 8 + 2 * self.taken
+    }
 }
 
 /// Directories in which names were looked at.
@@ -115,15 +121,14 @@ pub struct Taking {
 pub struct Looking {
     /// Their paths, since the working directory has changed.
     tried: HashSet<Box<[u8]>>,
-    pub taken: u32,
-    pub refused: u32,
+    pub taking: Taking,
 }
 
 impl Looking {
     /// Each is tried once, and none any more where that is in vain too often.
     pub fn may_try(&mut self, dir: &[u8]) -> bool {
         const MOST: usize = 1024;
-        if self.refused > 8 + 2 * self.taken || self.tried.contains(dir) {
+        if self.taking.is_in_vain() || self.tried.contains(dir) {
             return false;
         }
         if self.tried.len() >= MOST {
@@ -296,6 +301,18 @@ impl Tree {
     /// A held directory in one that the kernel knows.
     pub fn add_top(&mut self, parent: Identity, name: &[u8], dir: Dir, attr: &Attr) -> Id {
         self.add(dir, parent, attr, Up::Known(parent), name)
+    }
+
+    /// Takes a directory in one that the kernel knows. Error: `Kernel`, it cannot be had.
+    pub fn take_top(
+        &mut self,
+        (parent, at): &(Dir, Identity),
+        name: &[u8],
+        used: Used,
+    ) -> Result<Id, Stop> {
+        let taken = parent.take_dir_with_attr(OsStr::from_bytes(name), used);
+        let (dir, attr) = taken.map_err(|_| Stop::Kernel)?;
+        Ok(self.add_top(*at, name, dir, &attr))
     }
 
     /// Its mode, owner and flags.

@@ -70,7 +70,7 @@ impl Dir {
     /// Opens a directory to be held, whoever has looked it up before: the kernel is asked to forget it. Errors: EBUSY it cannot be held: it is in use, or the
     /// kernel knows something in it, or this directory is held, or calls are not posted here; ENOTDIR; as open(2).
     pub fn take_dir(&self, name: impl AsRef<Path>) -> io::Result<Dir> {
-        Ok(self.take_dir_for(name, 0)?.0)
+        Ok(self.take_dir_with_attr(name, Used::Some)?.0)
     }
 
     /// The same, with its attributes, where it is `used` in this way. Errors: as `take_dir`.
@@ -79,17 +79,11 @@ impl Dir {
         name: impl AsRef<Path>,
         used: Used,
     ) -> io::Result<(Dir, Attr)> {
-        self.take_dir_for(
-            name,
-            match used {
-                Used::Some => 0,
-                Used::Much => BUSY,
-                Used::Little => UNUSED,
-            },
-        )
-    }
-
-    fn take_dir_for(&self, name: impl AsRef<Path>, how: u32) -> io::Result<(Dir, Attr)> {
+        let how = match used {
+            Used::Some => 0,
+            Used::Much => BUSY,
+            Used::Little => UNUSED,
+        };
         let name = checked(name.as_ref())?;
         let session = &self.0.session;
         let way = self.0.lock();

@@ -79,8 +79,9 @@ fn same(what: &str, v: &Volume, words: &[&str]) -> u64 {
     direct.made
 }
 
-/// False, and a line that says so: it is not here. (Not in CI.)
-fn there(test: &str, program: &str) -> bool {
+/// A volume, where there is this program; else a line that says why not. (Not in CI.)
+fn volume_with(test: &str, program: &str) -> Option<Volume> {
+    let v = volume(test, 64)?;
     let there = have(program);
     assert!(
         there || std::env::var_os("CI").is_none(),
@@ -89,7 +90,7 @@ fn there(test: &str, program: &str) -> bool {
     if !there {
         println!("skipped: {test}: there is no {program}");
     }
-    there
+    there.then_some(v)
 }
 
 fn works(v: &Volume, name: &str, flags: &[&str]) -> PathBuf {
@@ -142,14 +143,10 @@ fn under<'a>(lines: &[&'a str], rest: &[&'a str]) -> Vec<&'a str> {
 
 #[test]
 fn programs_under_gdb() {
-    let Some(v) = volume("gdb", 64) else {
+    let Some(v) = volume_with("gdb", "gdb") else {
         return;
     };
-    if !there("gdb", "gdb") {
-        return;
-    }
-    let program = works(&v, "program", &["-g", "-O1"]);
-    let dir = v.path("dir");
+    let (dir, program) = (v.path("dir"), works(&v, "program", &["-g", "-O1"]));
     let program = [text(&program), text(&dir), CODE];
     // Not into gdb's own output: which of them is first is chance.
     let said = v.outside("said");
@@ -210,14 +207,10 @@ fn programs_under_gdb() {
 
 #[test]
 fn gdb_sees_who_calls_and_follows_the_launcher() {
-    let Some(v) = volume("gdb-callers", 64) else {
+    let Some(v) = volume_with("gdb-callers", "gdb") else {
         return;
     };
-    if !there("gdb", "gdb") {
-        return;
-    }
-    let program = works(&v, "program", &["-g", "-O1"]);
-    let dir = v.path("dir");
+    let (dir, program) = (v.path("dir"), works(&v, "program", &["-g", "-O1"]));
     let program = [text(&program), text(&dir), CODE];
     // In the middle of a call that is made here.
     let middle = [
@@ -265,14 +258,11 @@ fn gdb_sees_who_calls_and_follows_the_launcher() {
 
 #[test]
 fn programs_under_strace() {
-    let Some(v) = volume("strace", 64) else {
+    let Some(v) = volume_with("strace", "strace") else {
         return;
     };
-    if !there("strace", "strace") {
-        return;
-    }
-    let program = works(&v, "program", &[]);
-    let (dir, trace) = (v.path("dir"), v.outside("trace"));
+    let (dir, program) = (v.path("dir"), works(&v, "program", &[]));
+    let trace = v.outside("trace");
     let tracer = ["strace", "-f", "-o", text(&trace)];
     let program = [text(&program), text(&dir), CODE];
     let last = || {

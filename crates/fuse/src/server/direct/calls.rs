@@ -77,7 +77,9 @@ impl Server {
             op::PATH => direct.path(session, read),
             op::CREATE | op::MKDIR | op::LOOKUP if read.entry.h == NO_HANDLE => {
                 let dir = self.target(request)?;
-                confined::check_writable(session, &self.callers, header.pid, arg.directory, dir)?;
+                session.note_writable(|known| {
+                    confined::check_writable(&self.callers, header.pid, arg.directory, dir, known)
+                })?;
                 if self.status_dir.is_name(header.nodeid, &read.bytes) {
                     return Err(Refused::Errno(libc::EPERM));
                 }
@@ -279,7 +281,7 @@ impl Direct {
 
     /// The kernel knows nothing in a directory, as far as the daemon can see, and all of it can be held.
     fn is_unused(&self, session: &Session, dir: Ino) -> Result<bool, Errno> {
-        if self.kernel_knows(dir) && self.is_absence_known(dir) {
+        if self.kernel_knows(dir) && self.absent.contains(dir) {
             return Ok(false);
         }
         let entries = self.known_entries(session, &self.volume, dir, NAMES_IF_EASY)?;

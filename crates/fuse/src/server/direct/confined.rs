@@ -1,5 +1,5 @@
 //! Who may have a session: whose rights are as simple as the server's own check of them.
-use super::{Allowed, Session};
+use super::Allowed;
 use crate::mountinfo;
 use crate::rights::Caller;
 use crate::wire::Errno;
@@ -58,7 +58,7 @@ pub fn user(
 
 /// A program may change the volume by the mount that its descriptor of a directory is of: a read-only bind mount is one that the daemon knows nothing
 /// of otherwise. Gives that mount; `known` is one by which it can. Errors: EROFS; EINVAL the descriptor is not of that directory.
-pub fn check_writable_mount(
+pub fn check_writable(
     callers: &Callers,
     tid: u32,
     number: u32,
@@ -82,17 +82,6 @@ pub fn check_writable_mount(
         true => Err(Errno(libc::EROFS)),
         false => Ok(mount),
     }
-}
-
-/// The same, of a session's program: a mount by which it could a moment ago need not be looked up again.
-pub fn check_writable(
-    session: &Session,
-    callers: &Callers,
-    tid: u32,
-    number: u32,
-    ino: Ino,
-) -> Result<(), Errno> {
-    session.note_writable(|known| check_writable_mount(callers, tid, number, ino, known))
 }
 
 /// A descriptor of another process's table, as a new one.

@@ -248,11 +248,6 @@ impl Direct {
         }
     }
 
-    /// The kernel may remember that a name is not there.
-    pub fn is_absence_known(&self, dir: Ino) -> bool {
-        self.absent.contains(dir)
-    }
-
     /// The kernel has given references to an inode up, which are fewer by now.
     pub fn note_forgotten(&self, ino: Ino) {
         self.absent.forget(ino, || self.kernel_knows(ino));

@@ -481,7 +481,7 @@ impl Server {
         }
         let who = (header.pid, header.uid, header.gid);
         let root = self.target(request)?;
-        confined::check_writable_mount(&self.callers, header.pid, arg.directory, root, None)?;
+        confined::check_writable(&self.callers, header.pid, arg.directory, root, None)?;
         arg.session = self.direct.begin(who, root, arg)?;
         Ok(())
     }
