@@ -151,8 +151,9 @@ impl FileDevice {
         if self.block {
             return Ok(());
         }
-        let there = self.target.file.metadata()?.len();
+        // First: `grow` lengthens the file before it says so, and may do both meanwhile.
         let size = self.size_bytes();
+        let there = self.target.file.metadata()?.len();
         if there < size {
             return Err(io::Error::other(format!(
                 "somebody cut the image file: {there} of {size} bytes are left"
@@ -622,6 +623,30 @@ mod tests {
         // A file that grows is whole.
         cut(2 << 20);
         dev.flush().unwrap();
+    }
+
+    /// A size that is made longer between two looks at it is not a file that was cut.
+    #[test]
+    fn a_file_that_grows_meanwhile_is_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let dev = image(dir.path());
+        let over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let look = || {
+                while !over.load(Ordering::Relaxed) {
+                    dev.check_whole()?;
+                }
+                io::Result::Ok(())
+            };
+            let looks: Vec<_> = (0..4).map(|_| scope.spawn(look)).collect();
+            for step in 1..4000u64 {
+                dev.grow((1 << 20) + step * 4096).unwrap();
+            }
+            over.store(true, Ordering::Relaxed);
+            for looked in looks {
+                looked.join().unwrap().unwrap();
+            }
+        });
     }
 
     /// Where the file system refuses O_DIRECT.
