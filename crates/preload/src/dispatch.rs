@@ -7,7 +7,7 @@ use crate::mounts::mounts;
 use crate::region::{LOOKED_ELSEWHERE, Region, region};
 use crate::signals::Blocked;
 use crate::{
-    by_descriptor, by_path, children, descriptors, process, program, real, signals, thread,
+    by_descriptor, by_path, children, descriptors, mapping, process, program, real, signals, thread,
 };
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -23,6 +23,8 @@ enum Kind {
     Path,
     /// Descriptors that it is about are in these arguments; the kernel makes it.
     Needs(&'static [usize], Reason),
+    /// mmap(2).
+    Map,
     /// It may be about any descriptor.
     Any(Reason),
     /// It begins or ends something.
@@ -71,7 +73,7 @@ const CALLS: &[(i64, Kind)] = &[
     (libc::SYS_readahead, Kind::Needs(&[0], Reason::Control)),
     (libc::SYS_futimesat, Kind::Needs(&[0], Reason::Control)),
     (libc::SYS_flock, Kind::Needs(&[0], Reason::Locked)),
-    (libc::SYS_mmap, Kind::Needs(&[4], Reason::Mapped)),
+    (libc::SYS_mmap, Kind::Map),
     (libc::SYS_sendfile, Kind::Needs(&[0, 1], Reason::Control)),
     (libc::SYS_splice, Kind::Needs(&[0, 2], Reason::Control)),
     (libc::SYS_tee, Kind::Needs(&[0, 1], Reason::Control)),
@@ -311,11 +313,10 @@ fn may_concern(region: &Region, kind: Kind, call: &Call) -> bool {
                     && region.open.load(Relaxed) != 0
                     && by_descriptor::passes_descriptors(call.args[1] as u32)
         }
-        Kind::Needs(args, _) => {
-            let is_anonymous = || {
-                call.rax as i64 == libc::SYS_mmap && call.args[3] as i32 & libc::MAP_ANONYMOUS != 0
-            };
-            region.open.load(Relaxed) != 0 && args.iter().any(|n| fd(*n)) && !is_anonymous()
+        Kind::Needs(args, _) => region.open.load(Relaxed) != 0 && args.iter().any(|n| fd(*n)),
+        Kind::Map => {
+            let is_anonymous = call.args[3] as i32 & libc::MAP_ANONYMOUS != 0;
+            region.open.load(Relaxed) != 0 && !is_anonymous && fd(4)
         }
         Kind::Any(_) => region.open.load(Relaxed) != 0,
         Kind::Path => path_may_concern(region, call),
@@ -422,6 +423,7 @@ fn within(region: &Region, kind: Kind, call: &Call, blocked: Blocked) -> Option<
         }
         Kind::On => by_descriptor::call(region, call),
         Kind::Path => by_path::call(call),
+        Kind::Map => mapping::map(region, call),
         Kind::Needs(which, why) => leave(call, which, why),
         Kind::Any(why) => descriptors::leave_those_of(call, why),
         Kind::Process => Err(Stop::Kernel),

@@ -101,6 +101,21 @@ impl On<'_> {
         Ok(done as i64)
     }
 
+    /// Its size, bytes. Error: it is the kernel's, or no file.
+    pub fn size(&self) -> Result<u64, Stop> {
+        self.file()?;
+        Ok(self.attr()?.size)
+    }
+
+    /// Reads from an offset, bytes. Error: as `size`, or as pread(2).
+    pub fn read_from(&self, out: &mut [u8], offset: u64) -> Result<usize, Stop> {
+        let place = self.open.place();
+        match place.gone {
+            true => Err(Stop::Kernel),
+            false => self.read_at(self.file()?, out, offset),
+        }
+    }
+
     fn read_at(&self, file: &File, out: &mut [u8], offset: u64) -> Result<usize, Stop> {
         if let Some(attr) = self.found() {
             let head = self.open.found.as_ref().map_or(&[][..], |f| &f.head);

@@ -30,6 +30,7 @@ mod identity;
 mod leak;
 mod limits;
 mod listing;
+mod mapping;
 mod mounts;
 mod objects;
 mod patch;

@@ -34,6 +34,8 @@ pub struct Region {
     pub looked: AtomicU32,
     /// Signals for which the program has had handlers ([`crate::signals`]).
     pub handlers: AtomicU64,
+    /// Bytes of files that were copied to be mapped ([`crate::mapping`]).
+    pub copied: AtomicU64,
     pub gain: Gain,
     pub heap: Lock,
     pub gate: Gate,

@@ -81,6 +81,66 @@ static void maps(void)
     }
 }
 
+static void private_maps(void)
+{
+    static const char *const names[] = {"empty", "short", "page", "pages", "large"};
+    static const size_t sizes[] = {0, 100, 4096, 70000, 6 << 20};
+    for (int n = 0; n < 5; n++) {
+        int fd = T(open(P(names[n]), O_WRONLY | O_CREAT, 0644));
+        for (size_t at = 0; at < sizeof big; at++)
+            big[at] = at * (n + 3) / 5 % 251 + 1;
+        for (size_t at = 0; at < sizes[n]; at += sizeof big)
+            write(fd, big, sizes[n] - at < sizeof big ? sizes[n] - at : sizeof big);
+        close(fd);
+        fd = T(open(P(names[n]), O_RDONLY));
+        size_t pages = (sizes[n] + 4095) / 4096 * 4096;
+        char *m = mmap(NULL, pages + 4096, PROT_READ, MAP_PRIVATE, fd, 0);
+        IS(m != MAP_FAILED);
+        unsigned sum = 0;
+        for (size_t at = 0; at < pages; at++)
+            sum = sum * 31 + (unsigned char)m[at];
+        printf("  %zu bytes: %x\n", sizes[n], sum);
+        T(lseek(fd, 0, SEEK_CUR));
+        fshow(fd);
+        close(fd);
+        // Behind the last page there is nothing.
+        CHILD(signal(SIGBUS, exit); printf("%d", m[pages]); _exit(0));
+        if (n == 3) {
+            T(mprotect(m, pages, PROT_READ | PROT_WRITE));
+            memcpy(m + 5000, "mine", 4);
+            memcpy(m + 9000, "gone", 4);
+            T(madvise(m + 8192, 4096, MADV_DONTNEED));
+            IS(!memcmp(m + 5000, "mine", 4) && !memcmp(m + 9000, "gone", 4));
+            char *moved = mremap(m, 4096 * 3, pages, MREMAP_MAYMOVE);
+            IS(moved != MAP_FAILED && !memcmp(moved + 5000, "mine", 4));
+            sum = 0;
+            for (size_t at = 0; at < pages; at++)
+                sum = sum * 31 + (unsigned char)moved[at];
+            printf("  %x\n", sum);
+            CHILD(memcpy(moved, "child", 5));
+            printf("  %.5s\n", moved);
+            content(names[n]);
+        } else {
+            T(munmap(m, pages + 4096));
+        }
+    }
+    int fd = T(open(P("pages"), O_RDONLY));
+    char *part = mmap(NULL, 8192, PROT_READ, MAP_PRIVATE | MAP_POPULATE, fd, 61440);
+    IS(part != MAP_FAILED && part[8191] != 0);
+    T(mmap(NULL, 100, PROT_READ, MAP_PRIVATE, fd, 5) == MAP_FAILED);
+    T(mmap(NULL, 0, PROT_READ, MAP_PRIVATE, fd, 0) == MAP_FAILED);
+    char *place = mmap(NULL, 1 << 20, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    IS(mmap(place + 4096, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, fd, 0) == place + 4096);
+    place[4096] = 'x';
+    T(unlink(P("pages")));
+    printf("  %.8s\n", place + 4097);
+    int w = T(open(P("short"), O_WRONLY)), path = T(open(P("short"), O_PATH));
+    T(mmap(NULL, 100, PROT_READ, MAP_PRIVATE, w, 0) == MAP_FAILED);
+    T(mmap(NULL, 100, PROT_READ, MAP_PRIVATE, path, 0) == MAP_FAILED);
+    char *code = mmap(NULL, 100, PROT_READ | PROT_EXEC, MAP_PRIVATE, T(open(P("short"), O_RDONLY)), 0);
+    IS(code != MAP_FAILED && code[99] == place[4096 + 99]);
+}
+
 static void locks(void)
 {
     int fd = with_bytes("a", 100), to_child[2], to_parent[2];
@@ -392,5 +452,5 @@ static void handles(void)
     T(syscall(SYS_kcmp, getpid(), getpid(), 0, fd, by) != 0);
 }
 
-const test_case special_cases[] = {{"maps", maps}, {"locks", locks}, {"waits", waits}, {"copies", copies}, {"allocations", allocations},
+const test_case special_cases[] = {{"maps", maps}, {"private-maps", private_maps}, {"locks", locks}, {"waits", waits}, {"copies", copies}, {"allocations", allocations},
     {"xattrs", xattrs}, {"flags", flags}, {"handles", handles}, {NULL, NULL}};
