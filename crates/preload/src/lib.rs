@@ -13,6 +13,7 @@
 
 mod acl;
 mod answer;
+mod asking;
 mod attributes;
 mod by_descriptor;
 mod by_path;

@@ -16,7 +16,7 @@ const NAME: usize = 19;
 pub fn give(state: &State, (dir, id): (&Dir, Id), place: &mut Place, at: u64, len: u64) -> Answer {
     let out = program::room(at, len)?;
     if place.listing.is_none() {
-        let names = list(state, dir, id, place.offset)?.ok_or(Stop::Kernel)?;
+        let names = list(state, dir, id, place.offset, false)?.ok_or(Stop::Kernel)?;
         place.listing = Some(Listing { names, given: 0 });
     }
     let Some(listing) = &mut place.listing else {
@@ -45,8 +45,15 @@ pub fn give(state: &State, (dir, id): (&Dir, Id), place: &mut Place, at: u64, le
     }
 }
 
-/// All names of a directory from a position on; attributes of its files are known from here on. `None`: it is not held.
-pub fn list(state: &State, dir: &Dir, id: Id, from: u64) -> Result<Option<Vec<Listed>>, Stop> {
+/// All names of a directory from a position on; attributes of its files are known from here on. `asked`: these are what is wanted. `None`: it is not
+/// held.
+pub fn list(
+    state: &State,
+    dir: &Dir,
+    id: Id,
+    from: u64,
+    asked: bool,
+) -> Result<Option<Vec<Listed>>, Stop> {
     let seen = state.changes.now();
     let changes = state.tree().changes(id);
     let quiet = !state.table.has_writers();
@@ -67,6 +74,7 @@ pub fn list(state: &State, dir: &Dir, id: Id, from: u64) -> Result<Option<Vec<Li
         all: all.collect(),
         dirs: dirs.map(|one| one.entry.name.as_bytes().into()).collect(),
         number: 0,
+        asked,
     };
     state.tree().note_listed(id, changes, attrs);
     Ok(Some(names))

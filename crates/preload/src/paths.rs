@@ -58,8 +58,6 @@ fn state() -> Result<&'static State, Stop> {
     State::get().ok_or(Stop::Kernel)
 }
 
-/// Files that are asked for one by one, before all of their directory are.
-const ASKED_MIN: u32 = 3;
 /// Bytes of a directory that is listed for that.
 const LISTED_MAX: u64 = 128 << 10;
 
@@ -457,14 +455,12 @@ fn attr_at(
     }
     let size = tree.found(place.dir).map_or(u64::MAX, |dir| dir.size);
     let mut listed = tree.listed(place.dir, name, &state.changes);
-    let asked = match listed {
-        Some(_) => 0,
-        None => tree.note_asked(place.dir),
-    };
+    // What is not there is no reason to list anything.
+    let is_due = listed.is_none() && !dir.lacks(name) && tree.is_listing_due(place.dir);
     drop(tree);
     // Who asks for some asks for many, and one answer has them all; where it can be kept, and is short.
     let may_list = !state.table.has_writers() && size <= LISTED_MAX;
-    if asked == ASKED_MIN && may_list && listing::list(state, &dir, place.dir, 0)?.is_some() {
+    if is_due && may_list && listing::list(state, &dir, place.dir, 0, true)?.is_some() {
         listed = state.tree().listed(place.dir, name, &state.changes);
     }
     let attr = match listed {

@@ -4,13 +4,14 @@
 //! held directory on, the *top* of its tree. A top is known by the directory that it is in, which the kernel knows, and its name there; which
 //! directory a path leads to before it, the kernel is asked each time.
 use crate::answer::{Answer, Stop};
+use crate::asking::Asking;
 use crate::changes::{Changes, Seen};
 use crate::count::{self, Reason};
 use crate::identity::{Identity, of};
 use crate::mounts::mounts;
 use ccfs_client::direct::layout::{SetAttr, set};
 use ccfs_client::direct::{Attr, Dir, Session, Used};
-use rustix::fs::{Mode, OFlags, StatVfsMountFlags, fstat, fstatvfs, open, openat};
+use rustix::fs::{Mode, OFlags, fstat, open, openat};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::OsStr;
 use std::os::fd::AsRawFd;
@@ -49,6 +50,8 @@ pub struct Attrs {
     pub dirs: HashSet<Box<[u8]>>,
     /// Of all listings.
     pub number: u64,
+    /// It was listed for them.
+    pub asked: bool,
 }
 
 /// Names of all directories whose files' attributes are kept, about.
@@ -101,6 +104,7 @@ pub struct Tree {
     /// How it goes with the taking of directories that are read, and of those in which names are looked at.
     pub taking: Taking,
     pub looking: Looking,
+    asking: Asking,
 }
 
 /// How often it was tried to take directories that the kernel knows.
@@ -359,12 +363,13 @@ impl Tree {
         (node.changing == 0).then_some(node.changes)
     }
 
-    /// A file in it is asked for: how often that was so.
-    pub fn note_asked(&mut self, id: Id) -> u32 {
-        self.nodes.get_mut(&id).map_or(0, |node| {
+    /// A file in it is asked for. True: all of them are to be.
+    pub fn is_listing_due(&mut self, id: Id) -> bool {
+        let asked = self.nodes.get_mut(&id).map_or(0, |node| {
             node.asked += 1;
             node.asked
-        })
+        });
+        self.asking.is_due(asked)
     }
 
     /// Changes its attributes.
@@ -397,6 +402,9 @@ impl Tree {
         attrs.number = self.listings;
         match self.nodes.get_mut(&id) {
             Some(node) if node.changing == 0 && node.changes == changes => {
+                if attrs.asked {
+                    self.asking.note_listed();
+                }
                 node.listed = Some(attrs);
                 node.asked = 0;
             }
@@ -418,13 +426,16 @@ impl Tree {
     }
 
     /// Those of one file, if nothing has changed since.
-    pub fn listed(&self, id: Id, name: &[u8], changes: &Changes) -> Option<Attr> {
+    pub fn listed(&mut self, id: Id, name: &[u8], changes: &Changes) -> Option<Attr> {
         let node = self.nodes.get(&id)?;
         let listed = node.listed.as_ref().filter(|_| node.changing == 0)?;
         let attr = listed.all.get(name)?;
         // Of a file with one name this directory's changes are all that concern its name.
         let is_so = changes.none_written_since(listed.seen)
             && (attr.nlink == 1 || changes.none_since(listed.seen));
+        if is_so && listed.asked {
+            self.asking.note_used();
+        }
         is_so.then_some(*attr)
     }
 
@@ -598,7 +609,8 @@ impl Tree {
         session
     }
 
-    /// A directory that the kernel knows and that may be written to, by a path; with what it is. `None`: it is on no volume that allows direct calls.
+    /// A directory that the kernel knows, by a path; with what it is. `None`: it is on no volume that allows direct calls. (By which mount it may be
+    /// written to, the daemon asks.)
     /// `at`: what it is.
     pub fn known_dir(&mut self, fd: i32, path: &[u8], at: Identity) -> Option<(Dir, Identity)> {
         let session = self.session(at.device)?;
@@ -613,13 +625,7 @@ impl Tree {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let opened = openat(crate::identity::borrowed(fd), path, flags, Mode::empty()).ok()?;
         let stat = fstat(&opened).ok()?;
-        // A mount of the same volume may be read-only, of which the daemon knows nothing.
-        let read_only = fstatvfs(&opened)
-            .ok()?
-            .f_flag
-            .contains(StatVfsMountFlags::RDONLY);
-        let same = (stat.st_dev, stat.st_ino) == (at.device, at.ino);
-        if !same || read_only {
+        if (stat.st_dev, stat.st_ino) != (at.device, at.ino) {
             return None;
         }
         let dir = session.dir(&opened).ok()?;

@@ -280,6 +280,18 @@ impl Dir {
         self.through_mount(&mut way, |dir| Ok(symlinkat(target, dir, name)?))
     }
 
+    /// Its names are known, and this is none of them. (Where it is not known, that is no reason to ask.)
+    pub fn lacks(&self, name: &[u8]) -> bool {
+        let way = self.0.lock();
+        match &*way {
+            Way::Held(dir) => {
+                let lacks = dir.names.as_ref().is_some_and(|n| n.get(name).is_none());
+                lacks && !self.0.session.is_broken(dir.handle)
+            }
+            Way::Mount(_) => false,
+        }
+    }
+
     /// Where a symbolic link leads to. Errors: as readlinkat(2).
     pub fn read_link(&self, name: impl AsRef<Path>) -> io::Result<OsString> {
         let name = checked(name.as_ref())?;

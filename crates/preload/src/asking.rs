@@ -1,0 +1,54 @@
+//! How many files of a directory are asked for one by one before all of them are, in one answer.
+
+/// So many, as long as nothing is known of the program.
+const ASKED_MIN: u32 = 3;
+/// Directories that were listed for that before it counts what came of it.
+const LISTED_MIN: u32 = 4;
+/// Attributes that were of use for each of them, if the first file is to list the next one.
+const USED_MIN: u32 = 3;
+
+/// What came of it so far.
+#[derive(Default)]
+pub struct Asking {
+    listed: u32,
+    used: u32,
+}
+
+impl Asking {
+    /// A directory of which so many files were asked for is to be listed.
+    pub fn is_due(&self, asked: u32) -> bool {
+        let is_worth_it = self.listed >= LISTED_MIN && self.used / USED_MIN >= self.listed;
+        match is_worth_it {
+            true => asked == 1,
+            false => asked == ASKED_MIN,
+        }
+    }
+
+    /// One was listed.
+    pub fn note_listed(&mut self) {
+        self.listed = self.listed.saturating_add(1);
+    }
+
+    /// Attributes that were listed so were asked for.
+    pub fn note_used(&mut self) {
+        self.used = self.used.saturating_add(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_asks_for_all_files_is_told_at_once() {
+        let mut asking = Asking::default();
+        for _ in 0..LISTED_MIN {
+            assert!(!asking.is_due(1) && asking.is_due(ASKED_MIN));
+            asking.note_listed();
+            (0..USED_MIN).for_each(|_| asking.note_used());
+        }
+        assert!(asking.is_due(1) && !asking.is_due(ASKED_MIN));
+        asking.note_listed();
+        assert!(!asking.is_due(1), "the last one was of no use");
+    }
+}
