@@ -15,12 +15,13 @@ pub struct Asking {
 }
 
 impl Asking {
-    /// A directory of which so many files were asked for is to be listed.
-    pub fn is_due(&self, asked: u32) -> bool {
+    /// A directory of which so many files were asked for since it was listed, so many `times`, is to be listed. Files that were made meanwhile are no reason to do
+    /// that again and again.
+    pub fn is_due(&self, asked: u32, times: u32) -> bool {
         let is_worth_it = self.listed >= LISTED_MIN && self.used / USED_MIN >= self.listed;
-        match is_worth_it {
+        match is_worth_it && times == 0 {
             true => asked == 1,
-            false => asked == ASKED_MIN,
+            false => asked == ASKED_MIN << (2 * times).min(24),
         }
     }
 
@@ -43,12 +44,14 @@ mod tests {
     fn who_asks_for_all_files_is_told_at_once() {
         let mut asking = Asking::default();
         for _ in 0..LISTED_MIN {
-            assert!(!asking.is_due(1) && asking.is_due(ASKED_MIN));
+            assert!(!asking.is_due(1, 0) && asking.is_due(ASKED_MIN, 0));
             asking.note_listed();
             (0..USED_MIN).for_each(|_| asking.note_used());
         }
-        assert!(asking.is_due(1) && !asking.is_due(ASKED_MIN));
+        assert!(asking.is_due(1, 0) && !asking.is_due(ASKED_MIN, 0));
+        assert!(!asking.is_due(1, 1) && !asking.is_due(ASKED_MIN, 1));
+        assert!(asking.is_due(4 * ASKED_MIN, 1));
         asking.note_listed();
-        assert!(!asking.is_due(1), "the last one was of no use");
+        assert!(!asking.is_due(1, 0), "the last one was of no use");
     }
 }

@@ -6,6 +6,7 @@ use crate::table::{Listing, Place};
 use crate::tree::{Attrs, Id};
 use ccfs_client::direct::{Dir, Listed};
 use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
 
 /// Files of a directory whose attributes are kept at most.
 const KEPT: usize = 4096;
@@ -16,7 +17,14 @@ const NAME: usize = 19;
 pub fn give(state: &State, (dir, id): (&Dir, Id), place: &mut Place, at: u64, len: u64) -> Answer {
     let out = program::room(at, len)?;
     if place.listing.is_none() {
-        let names = list(state, dir, id, place.offset, false)?.ok_or(Stop::Kernel)?;
+        let kept = match place.offset {
+            0 if dir.is_direct() => state.tree().kept_names(id),
+            _ => None,
+        };
+        let names = match kept {
+            Some(names) => names,
+            None => list(state, dir, id, place.offset, false)?.ok_or(Stop::Kernel)?,
+        };
         place.listing = Some(Listing { names, given: 0 });
     }
     let Some(listing) = &mut place.listing else {
@@ -53,16 +61,23 @@ pub fn list(
     id: Id,
     from: u64,
     asked: bool,
-) -> Result<Option<Vec<Listed>>, Stop> {
+) -> Result<Option<Arc<Vec<Listed>>>, Stop> {
     let seen = state.changes.now();
     let changes = state.tree().changes(id);
     let quiet = !state.table.has_writers();
     let Some(names) = dir.list_held(from)? else {
         return Ok(None);
     };
-    let Some(changes) = changes.filter(|_| quiet && names.len() <= KEPT) else {
+    let names = Arc::new(names);
+    let Some(changes) = changes.filter(|_| names.len() <= KEPT) else {
         return Ok(Some(names));
     };
+    if from == 0 {
+        state.tree().keep_names(id, changes, names.clone());
+    }
+    if !quiet {
+        return Ok(Some(names));
+    }
     let with_attr = names.iter().filter_map(|one| Some((one, one.attr?)));
     let all = with_attr.map(|(one, attr)| (one.entry.name.as_bytes().into(), attr));
     let is_dir = |one: &&Listed| {

@@ -172,7 +172,9 @@ pub fn open(path: &Path<'_>, flags: i32, bits: u64) -> Answer {
     let Some(name) = place.name else {
         return open_dir(state, &mut tree, place.dir, flags);
     };
-    if wants_dir || place.slash {
+    let only_looks = flags & (libc::O_ACCMODE | libc::O_CREAT) == 0;
+    let is_dir = tree.known_below(place.dir, name).is_some() || tree.is_listed_dir(place.dir, name);
+    if wants_dir || place.slash || only_looks && is_dir {
         // Where it is no directory the kernel says so, or follows it; and why none is made.
         let below = tree.below(place.dir, name);
         let id = match flags & libc::O_CREAT {
@@ -188,7 +190,7 @@ pub fn open(path: &Path<'_>, flags: i32, bits: u64) -> Answer {
     let device = tree.device(place.dir).ok_or(Stop::Kernel)?;
     drop(tree);
     match open_file(state, (&dir, place.dir), device, name, flags, bits) {
-        Err(Stop::Errno(libc::EISDIR)) if flags & (libc::O_ACCMODE | libc::O_CREAT) == 0 => {
+        Err(Stop::Errno(libc::EISDIR)) if only_looks => {
             let mut tree = state.tree();
             let id = tree.below(place.dir, name)?;
             open_dir(state, &mut tree, id, flags)

@@ -60,7 +60,7 @@ pub struct Place {
 
 /// All names as they were when the first one was asked for, and how many were given.
 pub struct Listing {
-    pub names: Vec<Listed>,
+    pub names: Arc<Vec<Listed>>,
     pub given: usize,
 }
 

@@ -10,12 +10,13 @@ use crate::count::{self, Reason};
 use crate::identity::{Identity, of};
 use crate::mounts::mounts;
 use ccfs_client::direct::layout::{SetAttr, set};
-use ccfs_client::direct::{Attr, Dir, Session, Used};
+use ccfs_client::direct::{Attr, Dir, Listed, Session, Used};
 use rustix::fs::{Mode, OFlags, fstat, open, openat};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::OsStr;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
 
 /// A directory of the tree.
 pub type Id = u64;
@@ -38,8 +39,9 @@ struct Node {
     /// Threads that change a name in it, and how many changes there were.
     changing: u32,
     changes: u64,
-    /// Files of it that were asked for, one by one.
+    /// Files of it that were asked for, one by one, since it was listed, and how often it was.
     asked: u32,
+    listings: u32,
 }
 
 /// Attributes of files of a directory, as they were listed.
@@ -99,6 +101,8 @@ pub struct Tree {
     listed: VecDeque<(Id, u64, usize)>,
     names_listed: usize,
     listings: u64,
+    /// The names of the directory that was listed last, as they were when it had seen so many changes: some programs read each twice.
+    last: Option<(Id, u64, Arc<Vec<Listed>>)>,
     /// Directories that the kernel knows, and how many files were made there.
     made: HashMap<Identity, u32>,
     /// How it goes with the taking of directories that are read, and of those in which names are looked at.
@@ -365,11 +369,11 @@ impl Tree {
 
     /// A file in it is asked for. True: all of them are to be.
     pub fn is_listing_due(&mut self, id: Id) -> bool {
-        let asked = self.nodes.get_mut(&id).map_or(0, |node| {
-            node.asked += 1;
-            node.asked
-        });
-        self.asking.is_due(asked)
+        let Some(node) = self.nodes.get_mut(&id) else {
+            return false;
+        };
+        node.asked += 1;
+        self.asking.is_due(node.asked, node.listings)
     }
 
     /// Changes its attributes.
@@ -395,6 +399,20 @@ impl Tree {
         listed.is_some_and(|listed| listed.dirs.contains(name))
     }
 
+    /// All names of a directory were listed, when it had seen so many changes.
+    pub fn keep_names(&mut self, id: Id, changes: u64, names: Arc<Vec<Listed>>) {
+        if self.changes(id) == Some(changes) {
+            self.last = Some((id, changes, names));
+        }
+    }
+
+    /// All names of a directory that is held, if they are known.
+    pub fn kept_names(&self, id: Id) -> Option<Arc<Vec<Listed>>> {
+        let (of, changes, names) = self.last.as_ref()?;
+        let is_so = *of == id && self.changes(id) == Some(*changes);
+        is_so.then(|| names.clone())
+    }
+
     /// Attributes of a directory's files were listed, when it had seen so many changes.
     pub fn note_listed(&mut self, id: Id, changes: u64, mut attrs: Attrs) {
         let names = attrs.all.len() + attrs.dirs.len() + 1;
@@ -407,6 +425,7 @@ impl Tree {
                 }
                 node.listed = Some(attrs);
                 node.asked = 0;
+                node.listings += 1;
             }
             _ => return,
         }
@@ -463,6 +482,7 @@ impl Tree {
             changing: 0,
             changes: 0,
             asked: 0,
+            listings: 0,
         };
         self.nodes.insert(id, node);
         self.link(id);
@@ -552,6 +572,8 @@ impl Tree {
 
     /// A name has become another one, of this directory or another.
     pub fn renamed(&mut self, from: Id, name: &[u8], to: Id, new_name: &[u8]) {
+        // What is above it may be another directory now.
+        self.last = None;
         let moved = self
             .nodes
             .get(&from)

@@ -179,6 +179,50 @@ static void stats(void)
     IS(s.st_ino == again.st_ino);
 }
 
+/* A directory that is read again, after what may have changed there. (The kernel keeps the old number above a directory that was moved.) */
+static void read_again(const char *name, const char *above)
+{
+    struct stat s = {0};
+    int others = 0;
+    if (above)
+        T(stat(P(above), &s));
+    DIR *dir = opendir(P(name));
+    for (struct dirent *e; (e = readdir(dir));) {
+        if (above && !strcmp(e->d_name, ".."))
+            IS(e->d_ino == s.st_ino);
+        others += e->d_name[0] != '.';
+    }
+    T(others);
+    T(closedir(dir));
+}
+
+static void listings_again(void)
+{
+    T(mkdir(P("a"), 0755));
+    T(mkdir(P("b"), 0755));
+    T(mkdir(P("a/x"), 0755));
+    make("a/x/f", "x");
+    read_again("a/x", "a");
+    read_again("a/x", "a");
+    make("a/x/g", "x");
+    read_again("a/x", "a");
+    T(rename(P("a/x/g"), P("a/x/h")));
+    T(rename(P("a/x/f"), P("b/f")));
+    read_again("a/x", "a");
+    T(link(P("b/f"), P("a/x/f")));
+    read_again("a/x", "a");
+    T(rename(P("a/x"), P("b/x")));
+    read_again("b/x", NULL);
+    T(mkdir(P("b/x/d"), 0755));
+    T(symlink("f", P("b/x/l")));
+    read_again("b/x", NULL);
+    T(rmdir(P("b/x/d")));
+    T(unlink(P("b/x/l")));
+    read_again("b/x", NULL);
+    CHILD(make("b/x/child", "x"));
+    read_again("b/x", NULL);
+}
+
 static void listings(void)
 {
     char name[30];
@@ -407,5 +451,5 @@ static void special_files(void)
     list(".");
 }
 
-const test_case tree_cases[] = {{"attributes", attributes}, {"stats", stats}, {"listings", listings}, {"paths_only", paths_only},
+const test_case tree_cases[] = {{"attributes", attributes}, {"stats", stats}, {"listings", listings}, {"listings-again", listings_again}, {"paths_only", paths_only},
     {"nameless", nameless}, {"special_files", special_files}, {NULL, NULL}};
