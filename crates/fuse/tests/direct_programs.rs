@@ -1,40 +1,23 @@
 //! Direct calls as unmodified programs need them (tar, cp, rm, git): attributes, links, and directories that were there before.
 mod common;
 use ccfs_client::direct::layout::{PLAIN, set};
-use ccfs_client::direct::{Attr, Dir, OpenOptions, SetAttr};
+use ccfs_client::direct::{Attr, OpenOptions, SetAttr};
 use ccfs_fuse::FsType;
-use common::direct::{drop_caches, errno, gives_up, new_file, session};
+use common::direct::{drop_caches, errno, gives_up, new_file, once_unused, session};
 use common::{TestMount, can_mount};
 use rustix::fs::{
     AtFlags, CWD, Gid, Mode, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid, XattrFlags, setxattr,
 };
 use std::fs;
-use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
-use std::time::{Duration, Instant};
-
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A counter of the daemon's.
 fn count(m: &TestMount, name: &str) -> u64 {
     let text = fs::read_to_string(m.path(".ccfs/status.json")).unwrap();
     let status: serde_json::Value = serde_json::from_str(&text).unwrap();
     status["direct"][name].as_u64().unwrap()
-}
-
-/// What is closed in this moment is still in use: the daemon is told later.
-fn once_unused(take: impl Fn() -> io::Result<Dir>) -> Dir {
-    let begun = Instant::now();
-    loop {
-        match take() {
-            Err(e) if e.raw_os_error() == Some(libc::EBUSY) && begun.elapsed() < PATIENCE => {
-                drop_caches();
-            }
-            taken => return taken.unwrap(),
-        }
-    }
 }
 
 /// What the same call through the mount does: chown(2), chmod(2), utimensat(2).

@@ -2,8 +2,11 @@
 use super::attr::{Known, attr_of, attr_of_stat, meant, set_by_descriptor};
 use super::descriptors::Kept;
 use super::file::{File, FileWay};
-use super::known::Kind;
-use super::layout::{Attr, DATA_MAX, Entry, NO_HANDLE, PLAIN, READING, SetAttr, op, set};
+use super::known::{Kind, KnownNames};
+use super::layout::{
+    Attr, DATA_MAX, DIRECTORY, Entry, NO_HANDLE, PLAIN, READING, SetAttr, op, set,
+};
+use super::listing::{self, Listed};
 use super::node::{Dirs, Held, Node, Way};
 use super::options::OpenOptions;
 use super::session::{Did, Session};
@@ -330,7 +333,8 @@ impl Dir {
         if !session.is_direct() {
             self.through_mount(&mut way, |dir| Ok(mkdirat(dir, name, mode(mode_bits))?))?;
             drop(way);
-            return self.open_dir_named(name);
+            let (dir, attr, _) = self.open_dir_named(name, &mut [])?;
+            return Ok((dir, attr));
         }
         let (handle, attr, known) = self.birth(&mut way, op::MKDIR, name, mode_bits)?;
         let attr = attr.ok_or(io::ErrorKind::Other)?;
@@ -354,20 +358,42 @@ impl Dir {
 
     /// The same, with its attributes. Errors: as `open_dir`.
     pub fn open_dir_with_attr(&self, name: impl AsRef<Path>) -> io::Result<(Dir, Attr)> {
-        self.open_dir_named(checked(name.as_ref())?)
+        let (dir, attr, _) = self.open_dir_named(checked(name.as_ref())?, &mut [])?;
+        Ok((dir, attr))
     }
 
-    fn open_dir_named(&self, name: &[u8]) -> io::Result<(Dir, Attr)> {
+    /// The same, with all that is in it ("." and ".." as well), if that is told with it. Errors: as `open_dir`.
+    pub fn open_dir_listed(
+        &self,
+        name: impl AsRef<Path>,
+    ) -> io::Result<(Dir, Attr, Option<Vec<Listed>>)> {
+        self.open_dir_named(checked(name.as_ref())?, &mut vec![0; listing::WITH_DIR])
+    }
+
+    fn open_dir_named(
+        &self,
+        name: &[u8],
+        listing: &mut [u8],
+    ) -> io::Result<(Dir, Attr, Option<Vec<Listed>>)> {
         let session = &self.0.session;
         let mut way = self.0.lock();
+        let before = session.names_changed();
         if let Way::Held(_) = &*way {
-            match self.look_up(&mut way, name, Some(READING), &mut [])? {
-                Did::Done((attr, handle, _)) => {
+            match self.look_up(&mut way, name, Some(READING | DIRECTORY), listing)? {
+                Did::Done((attr, handle, bytes)) => {
                     if attr.mode & libc::S_IFMT != libc::S_IFDIR {
                         session.close(handle);
                         return fail(libc::ENOTDIR);
                     }
-                    return Ok((self.found(handle, &attr), attr));
+                    let listed = listing::whole(&listing[..bytes]);
+                    let names = listed
+                        .as_ref()
+                        .filter(|_| session.may_change_names(&attr))
+                        .and_then(|all| {
+                            listing::known_names(session, all.iter().map(|one| &one.entry))
+                        });
+                    let (dir, is_so) = self.found_with(handle, &attr, names, before);
+                    return Ok((dir, attr, listed.filter(|_| is_so)));
                 }
                 Did::Broken => self.0.make_real(&mut way)?,
             }
@@ -376,27 +402,42 @@ impl Dir {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let fd = openat(dir, name, flags, Mode::empty())?;
             let attr = attr_of_stat(&rustix::fs::fstat(&fd)?);
-            Ok((Dir(self.0.beside(Way::Mount(Kept::new(fd)))), attr))
+            Ok((Dir(self.0.beside(Way::Mount(Kept::new(fd)))), attr, None))
         })
     }
 
     /// A directory that was there: the object that there is, or none (another one would know other names).
     pub(super) fn found(&self, handle: u32, attr: &Attr) -> Dir {
+        self.found_with(handle, attr, None, 0).0
+    }
+
+    /// The same, of which it was told what is in it, after so many changes of names. False: that may not be so any more.
+    fn found_with(
+        &self,
+        handle: u32,
+        attr: &Attr,
+        names: Option<KnownNames>,
+        changes: u64,
+    ) -> (Dir, bool) {
+        let session = &self.0.session;
         let mut dirs = self.0.dirs();
         if let Some(node) = dirs.get(attr.ino) {
-            self.0.session.close(handle);
-            return Dir(node);
+            session.close(handle);
+            return (Dir(node), false);
         }
+        // Another thread could change something there by an object that there was until now; that counts before it is published.
+        let is_so = session.names_changed() == changes && !session.is_broken(handle);
+        let names = names.filter(|_| is_so);
         let node = self.0.beside(Way::Held(Held {
             handle,
-            names: None,
+            names,
             known: Known {
                 plain: attr.flags & PLAIN != 0,
                 own: false,
             },
         }));
         dirs.insert(attr.ino, &node);
-        Dir(node)
+        (Dir(node), is_so)
     }
 
     /// Attributes of what a name leads to; a symbolic link is not followed. Errors: as fstatat(2).

@@ -88,6 +88,7 @@ pub mod op {
     pub const MKDIR: u16 = 2;
     /// What the name in the directory `h` leads to gets the handle `h2` ([`super::NO_HANDLE`]: none), for `b`: [`super::READING`], [`super::WRITING`]. Reply: [`super::Attr`], and
     /// up to `a` of the first bytes of a regular file that may be read.
+    /// Of a directory that is held, with [`super::DIRECTORY`] in `b` and `a` not 0: up to so many bytes of what [`READDIR`] gives with attributes.
     /// With [`super::BY_CALL`] and no `h` the kernel is asked to forget that name of the directory that the call is made on, which is one of a regular
     /// file, or with [`super::DIRECTORY`] in `b` one of a directory.
     pub const LOOKUP: u16 = 3;

@@ -1,9 +1,9 @@
 //! What is in a directory.
 use super::dir::Dir;
-use super::known::Kind;
+use super::known::{Kind, KnownNames};
 use super::layout::{Attr, Entry, Name, WITH_ATTR, op};
 use super::node::{Held, Way};
-use super::session::Did;
+use super::session::{Did, Session};
 use crate::sys::fail;
 use rustix::io::Errno;
 use std::ffi::OsString;
@@ -96,8 +96,7 @@ impl Dir {
             return Ok(None);
         };
         if from == 0 {
-            let names = all.iter().map(|one| &one.entry);
-            self.learn(dir, names.filter(is_other))?;
+            self.learn(dir, all.iter().map(|one| &one.entry))?;
         }
         Ok(Some(all))
     }
@@ -122,37 +121,16 @@ impl Dir {
             };
             let mut text = vec![0; bytes];
             asked.copy(&mut text);
-            let mut rest = &text[..];
-            while let Ok((head, names)) = Name::read_from_prefix(rest) {
-                let len = (head.len as usize).min(names.len());
-                let entry = DirEntry {
-                    name: OsString::from_vec(names[..len].to_vec()),
-                    ino: head.ino,
-                    kind: head.kind as u8,
-                };
-                let (_, behind) = names.split_at(len.next_multiple_of(8).min(names.len()));
-                let attr = Attr::read_from_prefix(behind).ok().map(|(attr, _)| attr);
-                out.push(Listed {
-                    entry,
-                    next: head.next,
-                    attr: attr.filter(|attr| attr_len != 0 && attr.mode != 0),
-                });
-                at = head.next;
-                rest = &behind[attr_len.min(behind.len())..];
-            }
-            // Another name would have fitted in.
-            if bytes + size_of::<Name>() + NAME_MAX + attr_len <= LISTING {
+            parse(&text, attr_len, &mut out);
+            at = out.last().map_or(at, |one| one.next);
+            if is_last(bytes, attr_len) {
                 return Ok(Did::Done(out));
             }
         }
     }
 
     /// What was listed is all that there is, if nobody else can have changed anything meanwhile.
-    fn learn<'e>(
-        &self,
-        dir: &mut Held,
-        mut all: impl Iterator<Item = &'e DirEntry>,
-    ) -> io::Result<()> {
+    fn learn<'e>(&self, dir: &mut Held, all: impl Iterator<Item = &'e DirEntry>) -> io::Result<()> {
         let session = &self.0.session;
         if dir.names.is_some() {
             return Ok(());
@@ -162,21 +140,68 @@ impl Dir {
                 Did::Done(attr) => session.may_change_names(&attr),
                 Did::Broken => false,
             };
-        let mut names = session.names.no_names();
-        let fits = all.all(|entry| {
-            let kind = match entry.kind {
-                libc::DT_REG => Kind::File,
-                libc::DT_DIR => Kind::Dir,
-                libc::DT_UNKNOWN => return false,
-                _ => Kind::Other,
-            };
-            names.insert(entry.name.as_bytes(), kind)
-        });
-        if may_change && fits && !session.is_broken(dir.handle) {
-            dir.names = Some(names);
+        let names = known_names(session, all).filter(|_| may_change);
+        if !session.is_broken(dir.handle) {
+            dir.names = names;
         }
         Ok(())
     }
+}
+
+/// What is listed with a directory when that is opened ([`Dir::open_dir_listed`]), bytes of it.
+pub(super) const WITH_DIR: usize = LISTING;
+
+/// All names, if the answer had room for all of them ("." is one).
+pub(super) fn whole(text: &[u8]) -> Option<Vec<Listed>> {
+    if text.is_empty() {
+        return None;
+    }
+    let mut all = Vec::new();
+    parse(text, size_of::<Attr>(), &mut all);
+    is_last(text.len(), size_of::<Attr>()).then_some(all)
+}
+
+/// Another name would have fitted in.
+fn is_last(bytes: usize, attr_len: usize) -> bool {
+    bytes + size_of::<Name>() + NAME_MAX + attr_len <= LISTING
+}
+
+fn parse(text: &[u8], attr_len: usize, out: &mut Vec<Listed>) {
+    let mut rest = text;
+    while let Ok((head, names)) = Name::read_from_prefix(rest) {
+        let len = (head.len as usize).min(names.len());
+        let entry = DirEntry {
+            name: OsString::from_vec(names[..len].to_vec()),
+            ino: head.ino,
+            kind: head.kind as u8,
+        };
+        let (_, behind) = names.split_at(len.next_multiple_of(8).min(names.len()));
+        let attr = Attr::read_from_prefix(behind).ok().map(|(attr, _)| attr);
+        out.push(Listed {
+            entry,
+            next: head.next,
+            attr: attr.filter(|attr| attr_len != 0 && attr.mode != 0),
+        });
+        rest = &behind[attr_len.min(behind.len())..];
+    }
+}
+
+/// Names of a directory, as all that there are. `None`: that is too much, or what one is was not said.
+pub(super) fn known_names<'e>(
+    session: &Session,
+    all: impl Iterator<Item = &'e DirEntry>,
+) -> Option<KnownNames> {
+    let mut names = session.names.no_names();
+    let fits = all.filter(is_other).all(|entry| {
+        let kind = match entry.kind {
+            libc::DT_REG => Kind::File,
+            libc::DT_DIR => Kind::Dir,
+            libc::DT_UNKNOWN => return false,
+            _ => Kind::Other,
+        };
+        names.insert(entry.name.as_bytes(), kind)
+    });
+    fits.then_some(names)
 }
 
 /// Another one than the directory itself and the one above.

@@ -40,6 +40,8 @@ pub(super) struct Session {
     pub has_links: AtomicBool,
     /// What the names of its directories take.
     pub names: known::Memory,
+    /// Names that were made, removed or changed by it.
+    named: AtomicU64,
     waits: Waits,
     /// Largest size of a file, bytes.
     size_max: u64,
@@ -115,6 +117,7 @@ impl Session {
             umask: AtomicU32::new(sys::umask()),
             moves: Mutex::default(),
             names: known::Memory::default(),
+            named: AtomicU64::new(0),
             waits: Waits::default(),
             has_links: AtomicBool::new(false),
             size_max: sys::file_size_limit(),
@@ -249,10 +252,31 @@ impl Session {
         self.forget_handle(handle);
     }
 
+    /// Counts the names that this session has made, removed or changed. One that is on its way counts.
+    pub fn names_changed(&self) -> u64 {
+        self.named.load(SeqCst)
+    }
+
+    fn note_names(&self, op: u16) {
+        const NAMES: [u16; 7] = [
+            op::CREATE,
+            op::MKDIR,
+            op::UNLINK,
+            op::RMDIR,
+            op::RENAME,
+            op::LINK,
+            op::SYMLINK,
+        ];
+        if NAMES.contains(&op) {
+            self.named.fetch_add(1, SeqCst);
+        }
+    }
+
     /// Has something done that cannot fail. Errors: the session has ended.
     pub fn post(&self, mut entry: Entry, parts: &[&[u8]]) -> io::Result<Did<()>> {
         let link = self.link()?;
         entry.thread = self.thread(link)?;
+        self.note_names(entry.op);
         match link.ring.post(entry, parts, &|| self.alive())? {
             Posted::Accepted => return Ok(Did::Done(())),
             Posted::InDoubt(asked) => match asked.wait_carried_out(&|| self.alive())? {
@@ -333,6 +357,7 @@ impl Session {
     ) -> io::Result<(&Link, Asked<'_>)> {
         let link = self.link()?;
         entry.thread = self.thread(link)?;
+        self.note_names(entry.op);
         let asked = link.ring.ask(entry, parts, room, &|| self.alive())?;
         Ok((link, asked))
     }

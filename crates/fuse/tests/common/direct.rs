@@ -2,7 +2,10 @@
 use super::TestMount;
 use ccfs_client::direct::{Dir, File, OpenOptions, Session};
 use ccfs_testkit::kernel::Version;
+use std::time::{Duration, Instant};
 use std::{fs, io};
+
+const PATIENCE: Duration = Duration::from_secs(60);
 
 pub fn session(m: &TestMount) -> Session {
     let session = Session::begin(fs::File::open(m.mnt()).unwrap()).unwrap();
@@ -36,4 +39,17 @@ pub fn gives_up(test: &str) -> bool {
 /// The kernel forgets what nobody uses.
 pub fn drop_caches() {
     fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
+}
+
+/// What is closed in this moment is still in use: the daemon is told later.
+pub fn once_unused(take: impl Fn() -> io::Result<Dir>) -> Dir {
+    let begun = Instant::now();
+    loop {
+        match take() {
+            Err(e) if e.raw_os_error() == Some(libc::EBUSY) && begun.elapsed() < PATIENCE => {
+                drop_caches();
+            }
+            taken => return taken.unwrap(),
+        }
+    }
 }

@@ -5,7 +5,8 @@ use super::session::{Consumer, Executed, Opened, Read, Refused, Session};
 use crate::rights;
 use crate::wire::Errno;
 use ccfs_client::direct::layout::{
-    Attr, HANDLES, NO_HANDLE, NO_REPLACE, Name, READING, WITH_ATTR, WRITING, op, reply_at,
+    Attr, DIRECTORY, HANDLES, NO_HANDLE, NO_REPLACE, Name, READING, WITH_ATTR, WRITING, op,
+    reply_at,
 };
 use ccfs_engine::{Calls, Ino, RenameFlags};
 use std::sync::Arc;
@@ -106,6 +107,18 @@ impl Direct {
                 newborn: false,
             };
             self.open(session, consumer, volume, found)?;
+            let is_listed =
+                attr.is_dir() && read.entry.a != 0 && read.entry.b as u32 & DIRECTORY != 0;
+            // Only what is held is listed: others could change it.
+            if is_listed && access == READING && consumer.held(number).is_ok() {
+                let room = read.entry.len as usize - reply_at(read.entry.bytes as usize);
+                let room = room.saturating_sub(size_of::<Attr>());
+                let listed = self.listing(session, volume, attr.ino, 0, room, true);
+                if listed.is_err() {
+                    self.close(session, consumer, number);
+                }
+                content = listed?;
+            }
         }
         let mut out = self.attr_of(&attr).as_bytes().to_vec();
         out.append(&mut content);
@@ -228,9 +241,22 @@ impl Direct {
             WITH_ATTR => true,
             _ => return Err(Refused::Errno(libc::EINVAL)),
         };
+        self.listing(session, volume, dir, entry.a, room, with_attr)
+    }
+
+    /// As many names as there is room for, bytes, from a position on.
+    fn listing(
+        &self,
+        session: &Arc<Session>,
+        volume: &Calls,
+        dir: Ino,
+        from: u64,
+        room: usize,
+        with_attr: bool,
+    ) -> Executed {
         let attr_len = if with_attr { size_of::<Attr>() } else { 0 };
         let (mut out, mut places) = (Vec::new(), Vec::new());
-        volume.readdir(dir, entry.a, &mut |one| {
+        volume.readdir(dir, from, &mut |one| {
             let len = one.name.len();
             let bytes = size_of::<Name>() + len.next_multiple_of(8) + attr_len;
             if out.len() + bytes > room {

@@ -1,0 +1,139 @@
+//! Directories that are opened and listed by one question.
+mod common;
+use ccfs_client::direct::{Dir, Listed, OpenOptions};
+use ccfs_fuse::FsType;
+use common::direct::{errno, gives_up, new_file, once_unused, session};
+use common::{TestMount, can_mount};
+use std::fs;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// Names, in order.
+fn names(all: &[Listed]) -> Vec<String> {
+    let name = |one: &Listed| one.entry.name.to_str().unwrap().to_string();
+    let mut names: Vec<_> = all.iter().map(name).collect();
+    names.retain(|name| name != "." && name != "..");
+    names.sort();
+    names
+}
+
+fn read(dir: &Dir) -> Vec<String> {
+    let all = dir.read_dir().unwrap();
+    let name = |one: &ccfs_client::direct::DirEntry| one.name.to_str().unwrap().to_string();
+    let mut names: Vec<_> = all.iter().map(name).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn it_is_what_a_listing_says() {
+    if !can_mount("it_is_what_a_listing_says") || !gives_up("it_is_what_a_listing_says") {
+        return;
+    }
+    let mut m = TestMount::new(FsType::Fuseblk);
+    let before = session(&m);
+    let top = before.root().unwrap().make_dir("top", 0o755).unwrap();
+    for (name, files) in [("empty", 0), ("small", 7), ("large", 700)] {
+        let dir = top.make_dir(name, 0o755).unwrap();
+        for n in 0..files {
+            new_file(&dir, &format!("f{n}"))
+                .write_at(&[7; 100], 0)
+                .unwrap();
+        }
+        if files > 0 {
+            dir.make_dir("d", 0o700).unwrap();
+            dir.symlink("nowhere", "l").unwrap();
+        }
+    }
+    drop(top);
+    drop(before);
+    let after = session(&m);
+    let top = once_unused(|| after.root().unwrap().take_dir("top"));
+    for name in ["empty", "small", "large"] {
+        let (dir, attr, listed) = top.open_dir_listed(name).unwrap();
+        assert!(dir.is_direct());
+        assert_eq!(attr.ino, dir.attr().unwrap().ino);
+        let expected = read(&dir);
+        match listed {
+            Some(listed) => {
+                assert_eq!(names(&listed), expected, "{name}");
+                let files = listed.iter().filter(|one| one.entry.kind == libc::DT_REG);
+                for file in files {
+                    let attr = file.attr.unwrap();
+                    assert_eq!((attr.ino, attr.size), (file.entry.ino, 100));
+                }
+                // All names are known.
+                assert!(dir.lacks(b"new") && (name == "empty") == dir.lacks(b"f3"));
+            }
+            None => assert_eq!(name, "large", "there was room for it"),
+        }
+        // It is open already: it may be changing.
+        let (again, _, listed) = top.open_dir_listed(name).unwrap();
+        assert!(listed.is_none());
+        assert_eq!(read(&again), expected);
+        let new = OpenOptions::new_file();
+        dir.open("new", new).unwrap();
+        assert!(!dir.lacks(b"new"));
+    }
+    for (name, expected) in [("none", libc::ENOENT), ("small/..", libc::EINVAL)] {
+        assert_eq!(errno(top.open_dir_listed(name)), expected, "{name}");
+    }
+    drop(new_file(&top, "file"));
+    assert_eq!(errno(top.open_dir_listed("file")), libc::ENOTDIR);
+    // What others look up is theirs as well.
+    let seen = fs::read_dir(m.path("top/small")).unwrap().count();
+    assert_eq!(seen, 7 + 3);
+    let (dir, _, listed) = top.open_dir_listed("small").unwrap();
+    assert!(listed.is_none() && !dir.is_direct());
+    drop((dir, top, after));
+    m.unmount();
+}
+
+/// A thread opens and lists a directory, while another one makes names there by an object that comes and goes.
+#[test]
+fn nothing_is_missed_that_is_made_meanwhile() {
+    if !can_mount("nothing_is_missed_that_is_made_meanwhile") {
+        return;
+    }
+    const NAMES: u32 = 4000;
+    const PAUSE: Duration = Duration::from_micros(30);
+    let mut m = TestMount::new(FsType::Fuseblk);
+    let session = session(&m);
+    let top = session.root().unwrap().make_dir("top", 0o755).unwrap();
+    drop(top.make_dir("d", 0o755).unwrap());
+    let (made, over) = (AtomicU32::new(0), AtomicBool::new(false));
+    let told = std::thread::scope(|scope| {
+        let looker = scope.spawn(|| {
+            let mut told = 0;
+            while !over.load(Relaxed) {
+                let there = made.load(Relaxed);
+                let (dir, _, listed) = top.open_dir_listed("d").unwrap();
+                told += u32::from(listed.is_some());
+                for n in there.saturating_sub(20)..there {
+                    let name = format!("f{n}");
+                    assert!(!dir.lacks(name.as_bytes()), "{name} is there");
+                    dir.stat(&name).unwrap();
+                    if let Some(listed) = &listed {
+                        assert!(listed.iter().any(|one| one.entry.name == *name), "{name}");
+                    }
+                }
+            }
+            told
+        });
+        for n in 0..NAMES {
+            let dir = top.open_dir("d").unwrap();
+            dir.open(format!("f{n}"), OpenOptions::new_file()).unwrap();
+            drop(dir);
+            let begun = Instant::now();
+            while begun.elapsed() < PAUSE {
+                std::hint::spin_loop();
+            }
+            made.store(n + 1, Relaxed);
+        }
+        over.store(true, Relaxed);
+        looker.join().unwrap()
+    });
+    println!("{told} listings");
+    drop((top, session));
+    m.unmount();
+}
