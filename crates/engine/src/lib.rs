@@ -22,6 +22,7 @@ pub use base::types::*;
 pub use base::wait_point::{WaitPoint, WaitPointListener};
 pub use calls::Calls;
 pub use calls::mapped::Refusal;
+pub use calls::namespace::Born;
 pub use calls::path::PathSteps;
 pub use calls::promise::{Promise, drawn_by_this_thread, lacked_by_this_thread};
 pub use ccfs_ext4::Error;

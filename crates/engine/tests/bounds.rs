@@ -125,6 +125,7 @@ fn user(stream: u64) -> Context {
         gid: 1000,
         privileged: false,
         posted: false,
+        time: None,
         ..cx(stream)
     }
 }

@@ -18,6 +18,7 @@ fn user() -> Context {
         gid: 1000,
         privileged: false,
         posted: false,
+        time: None,
         ..cx(2)
     }
 }

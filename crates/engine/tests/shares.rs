@@ -25,6 +25,7 @@ fn user(uid: u32, stream: u64) -> Context {
         gid: uid,
         privileged: uid == 0,
         posted: false,
+        time: None,
         ..cx(stream)
     }
 }

@@ -296,6 +296,7 @@ fn full_on(medium: MemoryDevice, seed: u64) {
                 let c = Context {
                     privileged: t % 2 == 0,
                     posted: false,
+                    time: None,
                     ..cx(2 + t)
                 };
                 while start.elapsed() < Duration::from_secs(5) {

@@ -138,7 +138,8 @@ impl On<'_> {
     /// What it was found with, if nothing has changed since.
     fn found(&self) -> Option<Attr> {
         let found = self.open.found.as_ref()?;
-        let same = self.state.changes.none_since(found.seen);
+        // A new file has nothing to be read, which leaves its time of access alone.
+        let same = !self.open.is_changed() && self.state.changes.none_since(found.seen);
         let held = matches!(&self.open.what, What::File(file) if file.is_direct());
         (same && held).then_some(found.attr)
     }
@@ -165,6 +166,7 @@ impl On<'_> {
                 &joined
             }
         };
+        self.open.note_changed();
         let done = match at {
             At::Offset(offset) => {
                 let place = self.open.place();
@@ -230,6 +232,7 @@ impl On<'_> {
         }
         self.settle(source, &mut from)?;
         to.settle(target, &mut into)?;
+        to.open.note_changed();
         let left = |attr: Attr| attr.size.saturating_sub(from.offset);
         let len = len.min(COPY).min(self.found().map_or(COPY, left));
         let n = self.state.with_buffer(len as usize, |data| {
@@ -363,6 +366,7 @@ impl On<'_> {
         if size < 0 || !self.open.write {
             return Err(Stop::Errno(libc::EINVAL));
         }
+        self.open.note_changed();
         file.truncate(size as u64)?;
         Ok(0)
     }
@@ -396,6 +400,7 @@ impl On<'_> {
         };
         match &self.open.what {
             What::File(file) => {
+                self.open.note_changed();
                 // Of one that was made for writing nobody has found anything.
                 let is_known = !(self.open.made && self.open.write);
                 let change = || {

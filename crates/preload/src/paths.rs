@@ -245,7 +245,8 @@ fn open_file(
             state.changes.note_written();
         }
         let found = match opened.attr {
-            Some(attr) if quiet => Some(Found { attr, head, seen }),
+            // Nobody has had a new one before.
+            Some(attr) if quiet || opened.made => Some(Found { attr, head, seen }),
             _ => None,
         };
         let opening = Opening {

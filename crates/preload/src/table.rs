@@ -3,7 +3,7 @@ use crate::changes::Seen;
 use crate::region::region;
 use crate::tree::Id;
 use ccfs_client::direct::{Attr, Dir, File, Listed};
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// What open(2) has opened: all descriptors that were made from one have it together.
@@ -18,8 +18,10 @@ pub struct Open {
     /// As F_GETFL says them.
     flags: AtomicI32,
     place: RwLock<Place>,
-    /// What it was found with.
+    /// What it was found with, or made with.
     pub found: Option<Found>,
+    /// It was changed by this. What is known of others [`crate::changes::Changes`] says; of one that was made for writing nobody has found anything.
+    changed: AtomicBool,
     /// It was found to have no extended attributes.
     pub plain: bool,
     /// st_dev.
@@ -100,9 +102,19 @@ impl Open {
                 ..Place::default()
             }),
             found: opened.found,
+            changed: AtomicBool::new(false),
             plain: opened.plain,
             device: opened.device,
         })
+    }
+
+    /// It is about to be changed by this: what it was made with is over.
+    pub fn note_changed(&self) {
+        self.changed.store(true, Relaxed);
+    }
+
+    pub fn is_changed(&self) -> bool {
+        self.changed.load(Relaxed)
     }
 
     /// Both may be the same file: neither of them was made after the other one was open.

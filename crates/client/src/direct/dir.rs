@@ -32,7 +32,7 @@ pub struct Opened {
     pub file: File,
     /// It was not there before.
     pub made: bool,
-    /// Its attributes; `None` where nobody was asked for them: it was made or made empty.
+    /// Its attributes; `None` where nobody was asked for them, and they are not known otherwise: it was made or made empty.
     pub attr: Option<Attr>,
     /// So many bytes of its beginning were read.
     pub read: usize,
@@ -180,11 +180,12 @@ impl Dir {
         mode: u32,
     ) -> io::Result<Option<Attr>> {
         let session = &self.0.session;
+        let umask = session.umask();
         let entry = |dir| Entry {
             op,
             h: dir,
             h2: handle,
-            b: u64::from(mode & 0o7777) | u64::from(session.umask()) << 32,
+            b: u64::from(mode & 0o7777) | u64::from(umask) << 32,
             ..Entry::default()
         };
         let kind = match op {
@@ -199,7 +200,10 @@ impl Dir {
                 }
                 // How somebody else has filled a directory, nobody knows: there may be no room.
                 Some(_) if kind == Kind::File && dir.known.own => {
-                    session.post(entry(dir.handle), &[name])?.map(|()| None)
+                    let sure = dir.known.plain && !dir.gives_group;
+                    let attr = |born| session.attr_of_born(born, mode & 0o7777 & !umask);
+                    let done = session.post_birth(entry(dir.handle), &[name])?;
+                    done.map(|born| born.filter(|_| sure).and_then(attr))
                 }
                 _ => session
                     .ask(entry(dir.handle), &[name], size_of::<Attr>())?
@@ -346,6 +350,7 @@ impl Dir {
             handle,
             names,
             known,
+            gives_group: attr.mode & libc::S_ISGID != 0,
         }));
         self.0.dirs().insert(attr.ino, &node);
         Ok((Dir(node), attr))
@@ -435,6 +440,7 @@ impl Dir {
                 plain: attr.flags & PLAIN != 0,
                 own: false,
             },
+            gives_group: attr.mode & libc::S_ISGID != 0,
         }));
         dirs.insert(attr.ino, &node);
         (Dir(node), is_so)
@@ -489,8 +495,16 @@ impl Dir {
             if wanted.mask & (set::MODE | set::UID | set::GID) != 0 && !session.may_all() {
                 dir.names = None;
             }
+            let gives_group = match wanted.mask & set::MODE {
+                0 => dir.gives_group,
+                _ => wanted.mode & libc::S_ISGID != 0,
+            };
+            dir.gives_group |= gives_group;
             match session.set_attr(dir.handle, &wanted, dir.known)? {
-                Did::Done(()) => return Ok(()),
+                Did::Done(()) => {
+                    dir.gives_group = gives_group;
+                    return Ok(());
+                }
                 Did::Broken => self.0.make_real(&mut way)?,
             }
         }

@@ -3,6 +3,7 @@
 //! ```text
 //! 0        one page: `Word`s            who writes: the program or the daemon, never both
 //! 4096     a byte for each handle       the daemon: 1, the handle's hold is broken
+//! GRANTS   numbers for new inodes       the daemon: a number; the program: 0, it has taken it
 //! RING     the ring of entries          the program: entries; the daemon: what came of them
 //! ```
 //!
@@ -16,15 +17,19 @@
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// The protocol that this file describes.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 /// Handles of a session. 0 is the directory that it was begun on.
 pub const HANDLES: u32 = 1 << 15;
 /// No handle: of an entry of [`op::CREATE`], [`op::MKDIR`] and [`op::LOOKUP`] with [`BY_CALL`] it stands for the directory that the call is made on.
 pub const NO_HANDLE: u32 = u32::MAX;
 /// Bytes before the handles.
 pub const WORDS: usize = 4096;
+/// Where the granted numbers of inodes are, bytes: a u32 each, 0 where there is none.
+pub const GRANTS: usize = WORDS + HANDLES as usize;
+/// Numbers that are granted at a time, at most: more than files can be under way.
+pub const GRANTS_MAX: usize = 1024;
 /// Where the ring begins, bytes.
-pub const RING: usize = WORDS + HANDLES as usize;
+pub const RING: usize = GRANTS + 4 * GRANTS_MAX;
 /// Bytes of the ring, a power of two.
 pub const RING_BYTES: usize = 4 << 20;
 /// Bytes of the whole memory.
@@ -58,6 +63,8 @@ pub mod word {
     pub const MAY_ALL: usize = 140;
     /// u32, daemon: the processor on which its thread was last, and one more. A program on the same one need not spin.
     pub const PROCESSOR: usize = 144;
+    /// u32, daemon: the session's group.
+    pub const GROUP: usize = 148;
     /// u32, daemon, a futex: 1 while it sleeps.
     pub const SLEEPS: usize = 192;
     /// u32, daemon, a futex: counts what a waiting program may look at.
@@ -83,6 +90,7 @@ pub mod op {
     /// Nothing, up to the ring's end.
     pub const PAD: u16 = 0;
     /// A new regular file in the directory `h`, which gets the handle `h2`: name; `b`: mode, its high half the umask. It may be posted.
+    /// `a`: 0, or ([`super::named`]) the number of the file, one of those at [`super::GRANTS`]; `Entry::time` is all its times then.
     pub const CREATE: u16 = 1;
     /// A new directory, likewise.
     pub const MKDIR: u16 = 2;
@@ -215,6 +223,18 @@ pub struct Entry {
     pub done: u32,
     /// Zero.
     pub reserved: u32,
+    /// When it was posted, nanoseconds since the epoch; 0: when it is carried out.
+    pub time: u64,
+}
+
+/// What `a` of [`op::CREATE`] says: the number of the new inode, and `STOPS` as it was before the number was taken.
+pub const fn named(ino: u32, stops: u32) -> u64 {
+    ino as u64 | (stops as u64) << 32
+}
+
+/// Number and `STOPS`, see [`named`].
+pub const fn named_by(a: u64) -> (u32, u32) {
+    (a as u32, (a >> 32) as u32)
 }
 
 /// The daemon: the reply is there.
@@ -231,7 +251,7 @@ pub const REPLY: usize = 44;
 /// See [`RESULT`].
 pub const DONE: usize = 48;
 
-const _: () = assert!(HEAD == 56 && HEAD <= ALIGN && MEMORY.is_multiple_of(4096));
+const _: () = assert!(HEAD == 64 && HEAD <= ALIGN && MEMORY.is_multiple_of(4096));
 
 /// Where the bytes of the reply of an entry with so many bytes begin, from the entry's begin.
 pub const fn reply_at(bytes: usize) -> usize {

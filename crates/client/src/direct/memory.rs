@@ -3,7 +3,7 @@
 //! The other side may change it at any time, so there are no references to it: words are atomic, everything else is copied.
 #![allow(unsafe_code)]
 use super::descriptors::Kept;
-use super::layout::{HANDLES, MEMORY, RING, RING_BYTES, WORDS, word};
+use super::layout::{GRANTS, GRANTS_MAX, HANDLES, MEMORY, RING, RING_BYTES, WORDS, word};
 use super::sync::{AtomicU8, AtomicU32, AtomicU64, point, wake};
 use rustix::fs::{
     FlockOperation, MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, flock, fstat,
@@ -124,6 +124,13 @@ impl Memory {
         assert!(handle < HANDLES);
         // SAFETY: as `u32`.
         unsafe { AtomicU8::from_ptr(self.at(WORDS + handle as usize)) }
+    }
+
+    /// A number that is granted, or 0.
+    pub fn granted(&self, slot: usize) -> &AtomicU32 {
+        assert!(slot < GRANTS_MAX);
+        // SAFETY: as `u32`.
+        unsafe { AtomicU32::from_ptr(self.at(GRANTS + 4 * slot).cast()) }
     }
 
     /// A word of 4 bytes of the ring, `within` the entry at `position`.

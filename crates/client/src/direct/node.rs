@@ -39,6 +39,8 @@ pub(super) struct Held {
     /// Its names, if all of them are known: nobody else can change any. Its user may change all of them.
     pub names: Names,
     pub known: Known,
+    /// Its new files may have its group (setgid).
+    pub gives_group: bool,
 }
 
 impl Held {

@@ -1,7 +1,7 @@
 //! The program's side of the ring: entries are published, and replies waited for.
 use super::layout::{
-    ALIGN, ASKED, BY_CALL, DONE, Entry, HEAD, IS_THERE, LIMIT_MAX, REPLY, RESULT, RING_BYTES,
-    SLEPT_ON, WORDS, cost, op, reply_at, word,
+    ALIGN, ASKED, BY_CALL, DONE, Entry, GRANTS_MAX, HEAD, IS_THERE, LIMIT_MAX, REPLY, RESULT,
+    RING_BYTES, SLEPT_ON, WORDS, cost, named, named_by, op, reply_at, word,
 };
 use super::memory::Memory;
 use super::sync::{Instant, Mutex, MutexGuard, processor, wait, wake};
@@ -46,12 +46,23 @@ struct State {
     blind: u32,
     /// Entries whose reply is not read yet, or that are not carried out by an ioctl yet: their place is not free.
     waiting: VecDeque<(u64, bool)>,
+    /// Where the next granted number is looked for.
+    slot: usize,
+}
+
+/// What a new file has surely got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Born {
+    /// Inode number.
+    pub ino: u32,
+    /// All its times, nanoseconds since the epoch.
+    pub time: u64,
 }
 
 /// What became of an entry that nobody was to wait for.
 pub enum Posted<'r> {
-    /// It is accepted.
-    Accepted,
+    /// It is accepted; what a file that it makes has got, if that is known.
+    Accepted(Option<Born>),
     /// Its hold may be broken: the result tells.
     InDoubt(Asked<'r>),
     /// There may be no space for it: it is to be asked for.
@@ -64,6 +75,37 @@ pub struct Asked<'r> {
     /// Where the entry begins.
     pub position: u64,
     bytes: usize,
+}
+
+/// A thread that was stopped for longer between a look at the clock and its entry's publication does not know what the daemon makes of that: nanoseconds.
+const STOPPED: u64 = 200_000_000;
+
+/// The entry was published, and may not be carried out.
+struct InDoubt;
+
+/// The wall clock, as the kernel has it, whoever has another one in this process.
+fn now() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+    let (seconds, ns) = (u64::try_from(now.tv_sec), u64::try_from(now.tv_nsec));
+    seconds.unwrap_or(0).saturating_mul(NS) + ns.unwrap_or(0)
+}
+
+/// Nanoseconds of a second.
+const NS: u64 = 1_000_000_000;
+
+/// What a file has got that is made by an entry which was accepted a moment ago.
+fn born(entry: &Entry) -> Option<Born> {
+    // Inodes hold no time that needs the last bit.
+    const TIME_MAX: u64 = u64::MAX / 2;
+    let (ino, _) = named_by(entry.a);
+    let is_sure = entry.op == op::CREATE
+        && ino != 0
+        && (1..=TIME_MAX).contains(&entry.time)
+        && now().abs_diff(entry.time) < STOPPED;
+    is_sure.then_some(Born {
+        ino,
+        time: entry.time,
+    })
 }
 
 impl Ring {
@@ -84,8 +126,8 @@ impl Ring {
     pub fn post(&self, entry: Entry, parts: &[&[u8]], alive: Alive<'_>) -> io::Result<Posted<'_>> {
         Ok(match self.publish(entry, parts, 0, alive)? {
             None => Posted::NotAllowed,
-            Some((_, false)) => Posted::Accepted,
-            Some((position, true)) => Posted::InDoubt(self.asked(position, parts)),
+            Some((_, Ok(born))) => Posted::Accepted(born),
+            Some((position, Err(InDoubt))) => Posted::InDoubt(self.asked(position, parts)),
         })
     }
 
@@ -112,14 +154,14 @@ impl Ring {
         }
     }
 
-    /// Where the entry begins, and whether its hold may be broken. `None`: it is not allowed to cost so much.
+    /// Where the entry begins, and what is surely born by it, if it was accepted. `None`: it is not allowed to cost so much.
     fn publish(
         &self,
         mut entry: Entry,
         parts: &[&[u8]],
         room: usize,
         alive: Alive<'_>,
-    ) -> io::Result<Option<(u64, bool)>> {
+    ) -> io::Result<Option<(u64, Result<Option<Born>, InDoubt>)>> {
         let bytes: usize = parts.iter().map(|p| p.len()).sum();
         let len = (reply_at(bytes) + room).next_multiple_of(ALIGN);
         let is_waited_for = entry.flags & ASKED != 0;
@@ -165,6 +207,14 @@ impl Ring {
             };
             self.memory.copy_in(state.tail, 0, pad.as_bytes());
         }
+        if price > 0 {
+            entry.time = now();
+            if entry.op == op::CREATE {
+                // After the limit was looked at: what is there by now was not taken back when `stopped` was read.
+                let ino = self.take_granted(&mut state);
+                entry.a = ino.map_or(0, |ino| named(ino, stopped));
+            }
+        }
         self.memory.copy_in(position, 0, entry.as_bytes());
         let mut at = HEAD;
         for part in parts {
@@ -185,7 +235,21 @@ impl Ring {
         let half = self.memory.u64(word::HEAD).load(Relaxed) + RING_BYTES as u64 / 2 < position;
         let wakes = is_waited_for && entry.flags & BY_CALL == 0 || half;
         self.wake(if wakes { DOZES } else { ASLEEP });
-        Ok(Some((position, in_doubt)))
+        let accepted = match in_doubt {
+            true => Err(InDoubt),
+            false => Ok(born(&entry)),
+        };
+        Ok(Some((position, accepted)))
+    }
+
+    /// A number that the daemon has granted and nobody has taken.
+    fn take_granted(&self, state: &mut State) -> Option<u32> {
+        let slot = self.memory.granted(state.slot);
+        state.slot = (state.slot + 1) % GRANTS_MAX;
+        match slot.load(Acquire) {
+            0 => None,
+            ino => (slot.swap(0, SeqCst) == ino).then_some(ino),
+        }
     }
 
     /// Where an entry would begin: what is left at the ring's end may be too short.
@@ -272,7 +336,7 @@ impl Ring {
 
     /// An entry of this cost could be posted now or later; else it has to be asked for.
     pub fn may_post(&self, price: u64) -> bool {
-        price == 0 || self.memory.u64(word::LIMIT).load(Relaxed) >= price
+        price == 0 || self.memory.u64(word::LIMIT).load(Acquire) >= price
     }
 
     fn check(&self) -> io::Result<()> {

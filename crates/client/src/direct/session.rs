@@ -3,11 +3,11 @@ use super::attr::{Known, NOBODY};
 use super::descriptors::Kept;
 use super::known;
 use super::layout::{
-    Attr, BROKEN, BY_CALL, DATA_MAX, Entry, HANDLES, MEMORY, NOT_ALLOWED, SetAttr, VERSION,
+    Attr, BROKEN, BY_CALL, DATA_MAX, Entry, HANDLES, MEMORY, NOT_ALLOWED, PLAIN, SetAttr, VERSION,
     WOULD_WAIT, cost, op, set, word,
 };
 use super::memory::Memory;
-use super::ring::{Asked, Posted, Ring};
+use super::ring::{Asked, Born, Posted, Ring};
 use crate::abi::{self, DirectBeginArg, DirectCallArg};
 use crate::sys::{self, fail, ioctl};
 use std::cell::Cell;
@@ -153,6 +153,27 @@ impl Session {
         self.umask.store(umask & 0o777, Relaxed);
     }
 
+    /// Attributes of a file that was just made in a directory which gives it nothing, with these permission bits; of those of 0o7000 the daemon decides.
+    pub fn attr_of_born(&self, born: Born, bits: u32) -> Option<Attr> {
+        const NS: u64 = 1_000_000_000;
+        let (seconds, ns) = ((born.time / NS) as i64, (born.time % NS) as u32);
+        (bits & 0o7000 == 0).then(|| Attr {
+            ino: born.ino.into(),
+            mode: libc::S_IFREG | bits,
+            nlink: 1,
+            uid: self.word(word::USER),
+            gid: self.word(word::GROUP),
+            atime: seconds,
+            mtime: seconds,
+            ctime: seconds,
+            atime_ns: ns,
+            mtime_ns: ns,
+            ctime_ns: ns,
+            flags: PLAIN,
+            ..Attr::default()
+        })
+    }
+
     fn word(&self, at: usize) -> u32 {
         let word = |link: &Link| link.ring.memory().u32(at).load(Relaxed);
         self.link().map_or(0, word)
@@ -273,15 +294,20 @@ impl Session {
     }
 
     /// Has something done that cannot fail. Errors: the session has ended.
-    pub fn post(&self, mut entry: Entry, parts: &[&[u8]]) -> io::Result<Did<()>> {
+    pub fn post(&self, entry: Entry, parts: &[&[u8]]) -> io::Result<Did<()>> {
+        Ok(self.post_birth(entry, parts)?.map(drop))
+    }
+
+    /// The same, with what a new file has surely got.
+    pub fn post_birth(&self, mut entry: Entry, parts: &[&[u8]]) -> io::Result<Did<Option<Born>>> {
         let link = self.link()?;
         entry.thread = self.thread(link)?;
         self.note_names(entry.op);
         match link.ring.post(entry, parts, &|| self.alive())? {
-            Posted::Accepted => return Ok(Did::Done(())),
+            Posted::Accepted(born) => return Ok(Did::Done(born)),
             Posted::InDoubt(asked) => match asked.wait_carried_out(&|| self.alive())? {
                 NOT_ALLOWED => {}
-                result => return did(result, ()),
+                result => return did(result, None),
             },
             Posted::NotAllowed => {}
         }
@@ -289,7 +315,7 @@ impl Session {
             op::CREATE => size_of::<Attr>(),
             _ => 0,
         };
-        Ok(self.ask(entry, parts, room)?.map(drop))
+        Ok(self.ask(entry, parts, room)?.map(|_| None))
     }
 
     /// Has something done and waits for it; the reply has at most `room` bytes.

@@ -3,16 +3,17 @@
 //! One user may take all of a bound, as if he were alone. Above the bound lies a reserve, for who holds little of it: so who comes later
 //! finds room, whatever one other user holds. Root gets all of the reserve.
 use crate::base::sync::Mutex;
-use crate::base::types::{Context, StreamId};
+use crate::base::types::{Context, StreamId, Time};
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Who makes a change: the stream that it belongs to, and the user whose share it takes.
+/// Who makes a change: the stream that it belongs to, the user whose share it takes, and when, if not now.
 #[derive(Clone, Copy)]
 pub(crate) struct By {
     pub stream: StreamId,
     pub uid: u32,
+    pub time: Option<Time>,
 }
 
 impl From<&Context> for By {
@@ -20,6 +21,7 @@ impl From<&Context> for By {
         By {
             stream: cx.stream,
             uid: cx.uid,
+            time: cx.time,
         }
     }
 }
@@ -27,7 +29,11 @@ impl From<&Context> for By {
 /// The engine's own work.
 impl From<StreamId> for By {
     fn from(stream: StreamId) -> By {
-        By { stream, uid: 0 }
+        By {
+            stream,
+            uid: 0,
+            time: None,
+        }
     }
 }
 

@@ -62,6 +62,8 @@ pub struct Context {
     ///
     /// [`Calls::promise`]: crate::Calls::promise
     pub posted: bool,
+    /// When it was accepted, where that was before it got here; `None`: now. All that it changes has this time.
+    pub time: Option<Time>,
 }
 
 impl Context {
@@ -75,6 +77,7 @@ impl Context {
             ignore_fsync: false,
             privileged: true,
             posted: false,
+            time: None,
         }
     }
 }

@@ -148,6 +148,7 @@ impl Calls {
                 let by = By {
                     stream,
                     uid: cx.uid,
+                    time: cx.time,
                 };
                 let op = self.begin_content(by, &mut st, reservation, deps, expected)?;
                 op.set_writer(&inode, &mut st);

@@ -38,6 +38,16 @@ struct New<'a> {
     mode: u16,
     rdev: u32,
     target: Option<&'a [u8]>,
+    born: Option<Born>,
+}
+
+/// What somebody was told of an inode before it is made.
+#[derive(Clone, Copy, Debug)]
+pub struct Born {
+    /// Its number, of [`Calls::grant_numbers`].
+    pub ino: Ino,
+    /// All its times; `None`: now.
+    pub time: Option<Time>,
 }
 
 /// As many as it can need, see [`INODE_BLOCKS`].
@@ -95,6 +105,29 @@ impl Calls {
                 mode,
                 rdev,
                 target: None,
+                born: None,
+            },
+        )
+    }
+
+    /// A regular file of which somebody has been told the number and the times. Errors: as mknod(2); the number is still the caller's then.
+    pub fn create_born(
+        &self,
+        cx: &Context,
+        parent: Ino,
+        name: &[u8],
+        mode: u16,
+        born: Born,
+    ) -> Result<Attr> {
+        self.create(
+            cx,
+            parent,
+            name,
+            New {
+                mode: S_IFREG | (mode & 0o7777),
+                rdev: 0,
+                target: None,
+                born: Some(born),
             },
         )
     }
@@ -110,6 +143,7 @@ impl Calls {
                 mode,
                 rdev: 0,
                 target: None,
+                born: None,
             },
         )
     }
@@ -131,6 +165,7 @@ impl Calls {
                 mode,
                 rdev: 0,
                 target: Some(target),
+                born: None,
             },
         )
     }
@@ -194,6 +229,7 @@ impl Calls {
                     mode,
                     rdev: 0,
                     target: None,
+                    born: None,
                 },
                 None,
                 None,
@@ -244,7 +280,10 @@ impl Calls {
             let xattrs = self.image().xattr_blocks_of_new(&xattrs)?;
             Ok(u64::from(is_dir) + xattrs + entry.transpose()?.unwrap_or(0))
         })?;
-        let allocate = || self.new_number(dir.ino, is_dir);
+        let allocate = || match new.born {
+            Some(born) => Ok(born.ino),
+            None => self.new_number(dir.ino, is_dir),
+        };
         let (ino, promised) = match planted::reused_inode().map_or_else(allocate, Ok) {
             Ok(ino) => (ino, false),
             Err(error) if cx.posted => (self.space().draw_inode().ok_or(error)?, true),
@@ -258,12 +297,18 @@ impl Calls {
             Err(refused) => {
                 match promised {
                     true => self.space().undraw_inode(ino),
-                    false => self.give_inode_back(ino),
+                    false if new.born.is_none() => self.give_inode_back(ino),
+                    false => {}
                 }
                 return Err(refused);
             }
         };
+        if new.born.is_some() {
+            self.space().granted.sub(1);
+        }
         let inherited = inherited_flags(st, new.mode);
+        let time = new.born.and_then(|born| born.time);
+        let time = time.map_or(op.now, |time| self.held(time));
         let extents = self.image().geometry().has_extents && matches!(kind, S_IFREG | S_IFDIR);
         let attr = InodeAttr {
             mode,
@@ -276,10 +321,10 @@ impl Calls {
                     0
                 },
             nlink: if is_dir { 2 } else { 1 },
-            atime: op.now,
-            mtime: op.now,
-            ctime: op.now,
-            crtime: op.now,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            crtime: time,
             flags: inherited | if extents { FLAG_EXTENTS } else { 0 },
             generation: op.generation(),
             rdev: new.rdev,

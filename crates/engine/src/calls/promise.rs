@@ -39,10 +39,9 @@ impl Calls {
             true => blocks,
             false => 0,
         };
-        let free = u64::from(self.image().alloc().free_inodes());
-        let most = share(free, promised.inodes as u64).min(wanted.inodes as u64);
+        let most = self.promisable_inodes(wanted.inodes);
         let mut inodes = Vec::new();
-        while (inodes.len() as u64) < most
+        while inodes.len() < most
             && let Ok(ino) = self.image().alloc().allocate_inode(ROOT_INO, false)
         {
             inodes.push(ino);
@@ -65,11 +64,45 @@ impl Calls {
         back.into_iter().for_each(|ino| self.give_inode_back(ino));
     }
 
-    /// What is left of all promises together.
+    /// Whoever knows a directory can say what a new file in it will be: it has its maker's group, or a setgid directory's, and inodes hold
+    /// nanoseconds.
+    pub fn foretells_births(&self) -> bool {
+        !self.options().group_of_directory && self.image().geometry().inode_size > 128
+    }
+
+    /// Numbers for inodes that [`Calls::create_born`] makes: up to so many, near a directory, as far as all promises leave them. They are the caller's
+    /// until an inode is made, or until he gives them back.
+    pub fn grant_numbers(&self, near: Ino, wanted: usize) -> Vec<Ino> {
+        let mut numbers = Vec::new();
+        let most = self.promisable_inodes(wanted);
+        while numbers.len() < most
+            && let Ok(ino) = self.image().alloc().allocate_inode(near, false)
+        {
+            numbers.push(ino);
+        }
+        self.space().granted.add(numbers.len() as u64);
+        numbers
+    }
+
+    /// Takes back what was granted, and no inode was made with.
+    pub fn take_numbers_back(&self, numbers: Vec<Ino>) {
+        self.space().granted.sub(numbers.len() as u64);
+        numbers
+            .into_iter()
+            .for_each(|ino| self.give_inode_back(ino));
+    }
+
+    fn promisable_inodes(&self, wanted: usize) -> usize {
+        let free = u64::from(self.image().alloc().free_inodes());
+        share(free, self.promised().inodes as u64).min(wanted as u64) as usize
+    }
+
+    /// What is left of all promises together, and of what was granted.
     pub fn promised(&self) -> Promise {
         Promise {
             blocks: self.space().promised(),
-            inodes: self.space().promised_inodes().lock().len(),
+            inodes: self.space().promised_inodes().lock().len()
+                + self.space().granted.get() as usize,
         }
     }
 }

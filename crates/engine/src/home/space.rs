@@ -28,6 +28,8 @@ pub struct Space {
     /// Reserved for operations that are accepted before they get here; and inode numbers, of which nobody else knows.
     promised: AtomicU64,
     promised_inodes: Mutex<Vec<Ino>>,
+    /// Inode numbers that others have been told, for inodes to come.
+    pub granted: Gauge,
     /// Of `reserved_data`: for other places of overwritten blocks. Either the reservation or the block overwritten becomes free again.
     pub remaps: Gauge,
     /// (commit id of the transaction that freed it, run)

@@ -90,6 +90,7 @@ impl Operations {
         let by = By {
             stream,
             uid: cx.uid,
+            time: cx.time,
         };
         let op = self.begin_sized(by, self.reserve_if_free(0), deps, expected)?;
         for (inode, st) in &mut locked {

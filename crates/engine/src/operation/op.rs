@@ -467,7 +467,7 @@ impl Operations {
         deps: impl IntoIterator<Item = Dependency>,
         expected: u64,
     ) -> Tried<Op<'_>> {
-        let By { stream, uid } = by.into();
+        let By { stream, uid, time } = by.into();
         let sizes = self.sizes(expected);
         let accepted = self.streams().accept(stream, deps.into_iter(), &sizes)?;
         if accepted.sealed_full {
@@ -482,7 +482,7 @@ impl Operations {
             vol: self,
             txn,
             number: accepted.number,
-            now: self.held(clock::now()),
+            now: self.held(time.unwrap_or_else(clock::now)),
             short,
             no_split,
             spare: Cell::new(metadata),

@@ -206,6 +206,7 @@ impl Server {
             ignore_fsync: caller.ignore_fsync,
             privileged: header.uid == 0,
             posted: false,
+            time: None,
         }
     }
 

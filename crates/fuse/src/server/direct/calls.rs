@@ -2,7 +2,7 @@
 use super::execute::answer;
 use super::holds::{ENTRIES_MAX, Entries};
 use super::session::{Handle, Opened, Read, Refused, Role, Session, read_at};
-use super::{Direct, Displaces, Server, Token, confined, count};
+use super::{Direct, Displaces, Server, Token, clock, confined, count};
 use crate::rights;
 use crate::server::Answer;
 use crate::wire::{Errno, Request};
@@ -94,10 +94,12 @@ impl Server {
                     Wait::Never => direct.volume.non_blocking(),
                     Wait::Allowed => &direct.volume,
                 };
-                match consumer.over {
-                    true => Err(Refused::Errno(libc::EBADF)),
-                    false => direct.execute(session, &mut consumer, read, volume),
+                if consumer.over {
+                    return Err(Refused::Errno(libc::EBADF));
                 }
+                let done = direct.execute(session, &mut consumer, read, volume);
+                consumer.clock.note_asked(clock::now());
+                done
             }
         }
     }

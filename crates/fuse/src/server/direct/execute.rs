@@ -1,6 +1,7 @@
 //! Entries become operations of the engine.
-use super::session::{Consumer, Executed, Handle, Opened, Read, Refused, Session};
-use super::{Direct, count};
+use super::grants::{Named, is_birth};
+use super::session::{Consumer, Executed, Handle, Opened, Read, Refused, Says, Session};
+use super::{Direct, clock, count};
 use crate::rights;
 use crate::server::serve::on_nobodys_behalf;
 use crate::wire::Errno;
@@ -73,13 +74,16 @@ impl Direct {
         if tail.wrapping_sub(consumer.head) > published {
             return Ok(());
         }
+        // What is published from now on is posted from now on.
+        let now = clock::now();
+        consumer.clock.note(consumer.head, session.tail(), now);
         let begun = consumer.head;
         let mut said = Said::of(consumer);
         // All up to `tail` was posted by now: what is promised anew is for what comes later.
         let mut may = session.promised();
         let mut done = Ok(());
         while done.is_ok() {
-            let read = match consumer.next(memory, tail) {
+            let mut read = match consumer.next(memory, tail) {
                 Ok(Some(read)) => read,
                 Ok(None) => break,
                 Err(()) => {
@@ -91,8 +95,10 @@ impl Direct {
                 0 => cost(read.entry.op, read.entry.bytes as usize),
                 _ => 0,
             };
+            let named = consumer.grants.named_in(&read, session.stops());
             // Its program waits: it looks whether it may still post after it has (`Ring::publish`).
-            if price > 0 && may.blocks == 0 {
+            if price > 0 && may.blocks == 0 || named == Named::TakenBack {
+                consumer.grants.offer_again(named, memory);
                 answer(session, &read, false, Err(Refused::NotAllowed));
                 consumer.spent += price;
                 consumer.head += u64::from(read.entry.len);
@@ -100,9 +106,7 @@ impl Direct {
                 continue;
             }
             // What is more would be taken from what other sessions were promised.
-            let births = usize::from(
-                price > 0 && matches!(read.entry.op, op::CREATE | op::MKDIR | op::SYMLINK),
-            );
+            let births = usize::from(is_birth(&read));
             if price > may.blocks || births > may.inodes {
                 self.fail(
                     session,
@@ -111,6 +115,14 @@ impl Direct {
                     "it posted more than it may",
                 );
                 break;
+            }
+            if named == Named::Wrong {
+                let why = "it named a number that it was not given";
+                self.fail(session, consumer, libc::EINVAL, why);
+                break;
+            }
+            if price > 0 {
+                read.says = says(consumer, &read, named);
             }
             let tried = || self.carry_out_entry(session, consumer, &read, wait);
             done = match catch_unwind(AssertUnwindSafe(tried)) {
@@ -126,6 +138,10 @@ impl Direct {
                 may.inodes -= births;
                 consumer.spent += price;
                 consumer.head += u64::from(read.entry.len);
+                consumer.grants.offer_again(named, memory);
+                if read.entry.flags & ASKED != 0 {
+                    consumer.clock.note_asked(clock::now());
+                }
             }
             consumer.buffer = read.bytes;
             // Its program goes on while the rest is carried out.
@@ -152,6 +168,9 @@ impl Direct {
         // Less may be allowed from here on, which the program must see before it sees that there is room again.
         if drawn != Promise::default() {
             self.renew_promise(session, drawn);
+        }
+        if self.may_promise() {
+            consumer.grants.renew(&self.volume, &session.memory);
         }
         if consumer.spent != before.spent {
             self.volume.note_posted();
@@ -232,6 +251,7 @@ impl Direct {
             ignore_fsync: caller.ignore_fsync,
             privileged: user.uid == 0,
             posted: read.entry.flags & ASKED == 0,
+            time: read.says.time,
         }
     }
 
@@ -412,6 +432,21 @@ impl Direct {
             at += n as u64;
         }
         Ok(Vec::new())
+    }
+}
+
+/// What is believed of what an entry says.
+fn says(consumer: &Consumer, read: &Read, named: Named) -> Says {
+    let now = clock::now();
+    let clock = &consumer.clock;
+    let posted = clock.posted(read.position, read.entry.time, now);
+    Says {
+        posted: posted.map(clock::time_of),
+        time: posted.map(|posted| clock::time_of(clock.of_change(posted, now))),
+        ino: match named {
+            Named::By(ino) => Some(ino),
+            _ => None,
+        },
     }
 }
 

@@ -197,7 +197,7 @@ impl Side {
     fn post(&self, op: u16, h: u32, h2: u32, bytes: &[u8]) -> Outcome {
         let entry = Side::entry(op, h, h2);
         let outcome = match self.ring.post(entry, &[bytes], &alive) {
-            Ok(Posted::Accepted) => Outcome::Accepted,
+            Ok(Posted::Accepted(_)) => Outcome::Accepted,
             Ok(Posted::InDoubt(asked)) => match asked.wait_carried_out(&alive) {
                 Ok(0) => Outcome::Done,
                 Ok(BROKEN) => Outcome::Broken,
@@ -576,7 +576,7 @@ fn a_full_ring_wakes_who_waits_for_room() {
                 ..Side::entry(op::TRUNCATE, FILE, 0)
             };
             let posted = side.ring.post(entry, &[&[0; DATA_MAX]], &alive);
-            assert!(matches!(posted, Ok(Posted::Accepted)));
+            assert!(matches!(posted, Ok(Posted::Accepted(_))));
         }
         join([other]);
         side.end();

@@ -33,10 +33,12 @@
 mod attributes;
 mod calls;
 mod checks;
+mod clock;
 mod confined;
 mod execute;
 mod failures;
 mod forgets;
+mod grants;
 mod holds;
 #[cfg(all(test, feature = "shuttle"))]
 mod interleavings;
@@ -365,18 +367,20 @@ impl Direct {
     /// Nothing is promised to a session from here on.
     fn take_promise_back(&self, session: &Session) {
         // Who carries entries out counts on it.
-        let consumer = session.consumer();
+        let mut consumer = session.consumer();
         let promise = session.take_promise(&consumer);
+        consumer.grants.take_back(&self.volume, &session.memory);
         self.volume.take_promise_back(promise);
     }
 
     /// A session's entries have drawn on what it was promised.
     fn renew_promise(&self, session: &Session, drawn: Promise) {
-        let may = || {
-            let until = *self.short_until.lock();
-            until.is_none_or(|until| until <= Instant::now())
-        };
-        session.renew_promise(&self.volume, drawn, may);
+        session.renew_promise(&self.volume, drawn, || self.may_promise());
+    }
+
+    fn may_promise(&self) -> bool {
+        let until = *self.short_until.lock();
+        until.is_none_or(|until| until <= Instant::now())
     }
 
     /// A thread of a session is in this stream now.

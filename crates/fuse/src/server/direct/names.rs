@@ -1,6 +1,7 @@
 //! Names: what is made, found, removed, renamed and listed in the directories that a session holds.
 use super::Direct;
 use super::checks::Rights;
+use super::grants::is_birth;
 use super::session::{Consumer, Executed, Opened, Read, Refused, Session};
 use crate::rights;
 use crate::wire::Errno;
@@ -8,7 +9,7 @@ use ccfs_client::direct::layout::{
     Attr, DIRECTORY, HANDLES, NO_HANDLE, NO_REPLACE, Name, READING, WITH_ATTR, WRITING, op,
     reply_at,
 };
-use ccfs_engine::{Calls, Ino, RenameFlags};
+use ccfs_engine::{Born, Calls, Ino, RenameFlags};
 use std::sync::Arc;
 use zerocopy::IntoBytes;
 
@@ -27,6 +28,12 @@ impl Direct {
     ) -> Executed {
         self.check_new_handle(consumer, read)?;
         let attr = self.make(session, read, volume, dir)?;
+        if let Some(ino) = read.says.ino {
+            consumer.grants.use_up(ino);
+        }
+        if is_birth(read) {
+            consumer.grants.note_birth(dir);
+        }
         let born = Opened {
             number: read.entry.h2,
             ino: attr.ino,
@@ -65,10 +72,20 @@ impl Direct {
             in_dir.check(|caller, dir| caller.may_create(dir))?;
             mode = in_dir.mode_of_new(mode);
         }
+        let born = match (entry.op, entry.a, read.says.ino) {
+            (op::CREATE, 1.., None) => return Err(Refused::Errno(libc::EINVAL)),
+            (_, _, ino) => ino.map(|ino| Born {
+                ino,
+                time: read.says.posted,
+            }),
+        };
         Ok(match entry.op {
             // What else there is in a mode is no directory's to ask for: mkdir(2).
             op::MKDIR => volume.mkdir(&cx, dir, name, bits & 0o1777)?,
-            _ => volume.mknod(&cx, dir, name, mode, 0)?,
+            _ => match born {
+                Some(born) => volume.create_born(&cx, dir, name, mode, born)?,
+                None => volume.mknod(&cx, dir, name, mode, 0)?,
+            },
         })
     }
 

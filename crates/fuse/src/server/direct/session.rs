@@ -1,5 +1,7 @@
 //! A session: its memory, its handles, and how far its ring is carried out.
+use super::clock::Clock;
 use super::confined::User;
+use super::grants::Grants;
 use crate::process::Process;
 use crate::wire::Errno;
 use ccfs_caller::{Caller, Callers};
@@ -10,7 +12,7 @@ use ccfs_client::direct::layout::{
 use ccfs_client::direct::memory::Memory;
 use ccfs_client::direct::sync::{AtomicBool, AtomicU8, AtomicU64, processor, wait, wake};
 use ccfs_engine::sync::{Condvar, Mutex, MutexGuard};
-use ccfs_engine::{FastMap, Ino, Promise, StreamId, Volume, Wait};
+use ccfs_engine::{FastMap, Ino, Promise, StreamId, Time, Volume, Wait};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -62,6 +64,8 @@ struct Promised {
     left: Promise,
     /// How many want that it posts nothing.
     stops: u32,
+    /// How often somebody wanted that: the word `STOPS`, which the program could change.
+    stopped: u32,
 }
 
 /// The program posts nothing, until this is dropped.
@@ -101,6 +105,10 @@ pub struct Consumer {
     pub buffer: Vec<u8>,
     /// What the program waited for when it was woken last.
     roomy: (u64, u64),
+    /// Numbers of inodes that the program may name.
+    pub grants: Grants,
+    /// When what is posted was posted.
+    pub clock: Clock,
 }
 
 /// What a handle stands for. Each has a reference of the engine's.
@@ -153,6 +161,7 @@ impl Session {
             word.store(value, Ordering::Release);
         };
         say(word::USER, session.user.uid);
+        say(word::GROUP, session.user.gid);
         say(word::MAY_ALL, session.user.may_all.into());
         Ok(Arc::new(session))
     }
@@ -169,9 +178,11 @@ impl Session {
     pub fn stop_posting(&self) -> Stopped<'_> {
         let mut promised = self.promised.lock();
         promised.stops += 1;
+        promised.stopped = promised.stopped.wrapping_add(1);
         self.say_limit(&promised);
+        let stops = self.memory.u32(word::STOPS);
+        stops.store(promised.stopped, Ordering::SeqCst);
         drop(promised);
-        self.memory.u32(word::STOPS).fetch_add(1, Ordering::SeqCst);
         std::sync::atomic::fence(Ordering::SeqCst);
         Stopped(self)
     }
@@ -197,6 +208,11 @@ impl Session {
     /// What the entries that a program may have posted can cost at most: the word `LIMIT` never says more.
     pub fn promised(&self) -> Promise {
         self.promised.lock().left
+    }
+
+    /// How often the program was told to post nothing.
+    pub fn stops(&self) -> u32 {
+        self.promised.lock().stopped
     }
 
     /// What was promised, which is nothing from here on. Nobody carries entries out meanwhile: the caller has the consumer.
@@ -562,6 +578,19 @@ pub struct Read {
     pub position: u64,
     /// The bytes that follow its head.
     pub bytes: Vec<u8>,
+    /// Of one that was posted: what it says, as far as that is believed.
+    pub says: Says,
+}
+
+/// What a program says of a posted entry, after a look at whether it can be.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Says {
+    /// When it was posted.
+    pub posted: Option<Time>,
+    /// The time of what it changes; `None`: now.
+    pub time: Option<Time>,
+    /// The number of the inode that it makes.
+    pub ino: Option<Ino>,
 }
 
 impl Consumer {
@@ -648,5 +677,6 @@ pub fn read_at(memory: &Memory, position: u64, tail: u64, mut bytes: Vec<u8>) ->
         entry,
         position,
         bytes,
+        says: Says::default(),
     })
 }
