@@ -9,7 +9,8 @@ use ccfs_client::direct::memory::Memory;
 use ccfs_client::direct::{OpenOptions, Session};
 use ccfs_fuse::FsType;
 use ccfs_testkit::Rng;
-use common::{TestMount, any_ioctl, can_mount};
+use common::raw::{Raw, begin, call};
+use common::{TestMount, can_mount};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -19,123 +20,6 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, IntoBytes};
-
-fn ioctl<T: IntoBytes + FromBytes>(file: &File, number: u32, arg: &mut T) -> Result<(), i32> {
-    any_ioctl(file, number, arg.as_mut_bytes()).map_err(|e| e.raw_os_error().unwrap())
-}
-
-fn begin(dir: &File, memory: impl AsFd) -> Result<u64, i32> {
-    let mut arg = DirectBeginArg {
-        version: abi::VERSION,
-        protocol: VERSION,
-        memory: memory.as_fd().as_raw_fd() as u32,
-        directory: dir.as_raw_fd() as u32,
-        ..DirectBeginArg::default()
-    };
-    ioctl(dir, abi::IOC_DIRECT_BEGIN, &mut arg)?;
-    Ok(arg.session)
-}
-
-fn call(dir: &File, session: u64, position: u64) -> Result<u32, i32> {
-    let mut arg = DirectCallArg {
-        version: abi::VERSION,
-        session,
-        position,
-        directory: dir.as_raw_fd() as u32,
-        ..DirectCallArg::default()
-    };
-    ioctl(dir, abi::IOC_DIRECT_CALL, &mut arg)?;
-    Ok(arg.thread)
-}
-
-/// A session without the library, that has a directory `made`: handle 1.
-struct Raw {
-    memory: Memory,
-    thread: u32,
-    tail: u64,
-    _dir: File,
-}
-
-impl Raw {
-    fn begin(m: &TestMount) -> Raw {
-        let dir = File::open(m.mnt()).unwrap();
-        let (memory, fd) = Memory::make().unwrap();
-        let session = begin(&dir, &fd).unwrap();
-        let mut raw = Raw {
-            memory,
-            thread: 0,
-            tail: 0,
-            _dir: dir,
-        };
-        let mut asked = |entry, name, len| {
-            let at = raw.put(entry, name, len);
-            raw.publish();
-            raw.thread = call(&raw._dir, session, at).unwrap();
-        };
-        let known = Entry {
-            op: op::THREAD,
-            flags: ASKED | BY_CALL,
-            ..Entry::default()
-        };
-        asked(known, "", 64);
-        let made = Entry {
-            op: op::MKDIR,
-            h: u32::MAX,
-            h2: 1,
-            b: 0o777,
-            ..known
-        };
-        asked(made, "made", 256);
-        raw
-    }
-
-    /// Where it is; it has so many bytes.
-    fn put(&mut self, entry: Entry, name: &str, len: u32) -> u64 {
-        self.put_bytes(entry, name.as_bytes(), len)
-    }
-
-    fn put_bytes(&mut self, entry: Entry, name: &[u8], len: u32) -> u64 {
-        let at = self.tail;
-        let entry = Entry {
-            len,
-            bytes: name.len() as u32,
-            thread: self.thread,
-            ..entry
-        };
-        self.memory.copy_in(at, 0, entry.as_bytes());
-        self.memory.copy_in(at, HEAD, name);
-        self.tail += u64::from(len);
-        at
-    }
-
-    /// Asks for something, and waits for its result.
-    fn ask(&mut self, op: u16, (h, h2): (u32, u32), (a, b): (u64, u64), bytes: &[u8]) -> i32 {
-        let entry = Entry {
-            op,
-            flags: ASKED,
-            h,
-            h2,
-            a,
-            b,
-            ..Entry::default()
-        };
-        let len = (HEAD + bytes.len() + 4096 + 200).next_multiple_of(ALIGN) as u32;
-        let at = self.put_bytes(entry, bytes, len);
-        self.publish();
-        let begun = Instant::now();
-        while self.memory.entry_u32(at, DONE).load(Ordering::SeqCst) != 1 {
-            assert!(begun.elapsed() < Duration::from_secs(10), "{entry:?}");
-            std::thread::yield_now();
-        }
-        self.memory.entry_u32(at, RESULT).load(Ordering::SeqCst) as i32
-    }
-
-    fn publish(&self) {
-        self.memory
-            .u64(word::TAIL)
-            .store(self.tail, Ordering::SeqCst);
-    }
-}
 
 #[test]
 fn memory_that_is_not_as_it_should_be() {

@@ -1,5 +1,7 @@
 //! `ccfs direct -- COMMAND` from outside: programs that know nothing of it do the same with and without, for everybody who looks (C14).
 #![cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]
+#[path = "unmodified/births.rs"]
+mod births;
 #[path = "unmodified/cases.rs"]
 mod cases;
 #[path = "unmodified/developers.rs"]

@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 pub mod direct;
 pub mod gate;
+pub mod raw;
 
 use ccfs_device::{Device, FileDevice, FlashDevice, FlashGeometry, OpenMode};
 use ccfs_disks::MemoryDevice;
