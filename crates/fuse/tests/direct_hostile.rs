@@ -80,7 +80,7 @@ fn garbage(rng: &mut Rng, thread: u32) -> (Entry, Vec<u8>) {
         2 => [names[rng.below(8) as usize], names[rng.below(8) as usize]].concat(),
         _ => names[rng.below(8) as usize].to_vec(),
     };
-    let whole = (56 + bytes.len().next_multiple_of(8) + 200).next_multiple_of(ALIGN);
+    let whole = (HEAD + bytes.len().next_multiple_of(8) + 200).next_multiple_of(ALIGN);
     let odd = |rng: &mut Rng, n: u64| match rng.below(20) {
         0 => rng.draw(),
         _ => n,
@@ -93,7 +93,8 @@ fn garbage(rng: &mut Rng, thread: u32) -> (Entry, Vec<u8>) {
         h: [rng.below(4), rng.below(4), rng.draw(), u64::MAX][rng.below(4) as usize] as u32,
         h2: [rng.below(4), rng.below(4), rng.draw(), u64::MAX][rng.below(4) as usize] as u32,
         bytes: odd(rng, bytes.len() as u64) as u32,
-        a: [rng.below(100_000), rng.draw()][rng.below(2) as usize],
+        a: [0, rng.below(100_000), rng.draw()][rng.below(3) as usize],
+        time: [0, odd(rng, 1_800_000_000_000_000_000)][rng.below(2) as usize],
         b: [rng.below(3), rng.below(0o10000), rng.draw()][rng.below(3) as usize],
         ..Entry::default()
     };
@@ -132,14 +133,14 @@ fn attack(dir: &File, rng: &mut Rng, deadline: Instant) {
         ..Entry::default()
     };
     memory.copy_in(at, 0, entry.as_bytes());
-    memory.copy_in(at, 56, format!("{:08x}", rng.draw() as u32).as_bytes());
+    memory.copy_in(at, HEAD, format!("{:08x}", rng.draw() as u32).as_bytes());
     memory.u64(word::TAIL).store(at + 256, Ordering::SeqCst);
     call(dir, session, at).unwrap();
     at += 256;
     while Instant::now() < deadline && memory.u32(word::ENDED).load(Ordering::SeqCst) == 0 {
         for _ in 0..rng.below(20) + 1 {
             let (entry, bytes) = garbage(rng, thread);
-            let len = (56 + bytes.len().next_multiple_of(8) + 200).next_multiple_of(ALIGN) as u64;
+            let len = (HEAD + bytes.len().next_multiple_of(8) + 200).next_multiple_of(ALIGN) as u64;
             let left = RING_BYTES as u64 - at % RING_BYTES as u64;
             if len > left {
                 let pad = Entry {
@@ -150,7 +151,7 @@ fn attack(dir: &File, rng: &mut Rng, deadline: Instant) {
                 at += left;
             }
             memory.copy_in(at, 0, entry.as_bytes());
-            memory.copy_in(at, 56, &bytes);
+            memory.copy_in(at, HEAD, &bytes);
             at += len;
         }
         let tail = match rng.below(50) {

@@ -39,9 +39,10 @@ impl Calls {
             true => blocks,
             false => 0,
         };
-        let most = self.promisable_inodes(wanted.inodes);
+        let free = u64::from(self.image().alloc().free_inodes());
+        let most = share(free, promised.inodes as u64).min(wanted.inodes as u64);
         let mut inodes = Vec::new();
-        while inodes.len() < most
+        while (inodes.len() as u64) < most
             && let Ok(ino) = self.image().alloc().allocate_inode(ROOT_INO, false)
         {
             inodes.push(ino);
@@ -74,7 +75,9 @@ impl Calls {
     /// until an inode is made, or until he gives them back.
     pub fn grant_numbers(&self, near: Ino, wanted: usize) -> Vec<Ino> {
         let mut numbers = Vec::new();
-        let most = self.promisable_inodes(wanted);
+        // What is promised comes first: that leaves room for as much again.
+        let free = u64::from(self.image().alloc().free_inodes());
+        let most = share(free, 2 * self.promised().inodes as u64).min(wanted as u64) as usize;
         while numbers.len() < most
             && let Ok(ino) = self.image().alloc().allocate_inode(near, false)
         {
@@ -90,11 +93,6 @@ impl Calls {
         numbers
             .into_iter()
             .for_each(|ino| self.give_inode_back(ino));
-    }
-
-    fn promisable_inodes(&self, wanted: usize) -> usize {
-        let free = u64::from(self.image().alloc().free_inodes());
-        share(free, self.promised().inodes as u64).min(wanted as u64) as usize
     }
 
     /// What is left of all promises together, and of what was granted.

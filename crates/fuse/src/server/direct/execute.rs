@@ -65,6 +65,8 @@ impl Direct {
         wait: Wait,
     ) -> Result<(), Errno> {
         let memory = &session.memory;
+        // What is published later is posted later.
+        let now = clock::now();
         let published = session.tail().wrapping_sub(consumer.head);
         if published > RING_BYTES as u64 {
             self.fail(session, consumer, libc::EINVAL, "its ring makes no sense");
@@ -74,9 +76,8 @@ impl Direct {
         if tail.wrapping_sub(consumer.head) > published {
             return Ok(());
         }
-        // What is published from now on is posted from now on.
-        let now = clock::now();
-        consumer.clock.note(consumer.head, session.tail(), now);
+        let seen = consumer.head.wrapping_add(published);
+        consumer.clock.note(consumer.head, seen, now);
         let begun = consumer.head;
         let mut said = Said::of(consumer);
         // All up to `tail` was posted by now: what is promised anew is for what comes later.

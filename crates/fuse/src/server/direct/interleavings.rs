@@ -5,6 +5,7 @@
 //! `Direct::break_hold_of`, `Session::sleep` and `Memory::wake_waiters` forbid, is not tried here.
 //!
 //! `make shuttle` runs this; CCFS_SHUTTLE is the number of schedules of each scenario.
+mod births;
 use super::confined::{self, User};
 use super::session::{Opened, Role, Session};
 use super::{Allowed, Direct, thread};

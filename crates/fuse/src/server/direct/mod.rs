@@ -422,6 +422,9 @@ impl Direct {
     fn retire(&self, session: &Arc<Session>) {
         let _stopped = session.stop_posting();
         let _ = self.carry_out(session, Wait::Allowed);
+        // Of no use to it, and others may need them.
+        let grants = &mut session.consumer().grants;
+        grants.take_back(&self.volume, &session.memory);
         session.set_role(Role::Posted);
     }
 
