@@ -60,7 +60,7 @@ impl Honest {
     /// Posts, or asks where it may not post.
     fn post(&self, kernel: &mut Kernel<'_>, entry: Entry, bytes: &[u8]) -> i32 {
         match self.ring.post(entry, &[bytes], &within()) {
-            Ok(Posted::Accepted) => 0,
+            Ok(Posted::Accepted(_)) => 0,
             Ok(Posted::InDoubt(asked)) => asked.wait_carried_out(&within()).expect("it is done"),
             Ok(Posted::NotAllowed) => self.ask(kernel, entry, bytes, &mut []),
             Err(e) => panic!("its session has ended: {e}"),

@@ -192,7 +192,7 @@ impl Session {
         let posted = posted.map_err(|e| format!("posting: {e}"))?;
         let did = match posted {
             Posted::NotAllowed => return Ok(Did::NotAllowed),
-            Posted::Accepted => Did::Done,
+            Posted::Accepted(_) => Did::Done,
             Posted::InDoubt(asked) => {
                 self.carry_out_to(kernel, self.tail())?;
                 let result = asked.wait_carried_out(&alive(kernel));
