@@ -30,7 +30,7 @@ fn files_have_the_numbers_and_times_that_were_granted() {
     let used = numbers.split_off(40);
     for (n, ino) in used.iter().enumerate() {
         let name = format!("f{n}");
-        let made = v.create_born(&c, dir, name.as_bytes(), 0o666, born(*ino));
+        let made = v.create_born(&c, dir, name.as_bytes(), 0o100_666, born(*ino));
         let attr = made.unwrap();
         assert_eq!((attr.ino, attr.mode & 0o777), (*ino, 0o644));
         assert_eq!(times(&attr), [TIME; 4]);
@@ -39,7 +39,7 @@ fn files_have_the_numbers_and_times_that_were_granted() {
         assert!(!numbers.contains(&other.unwrap().ino));
     }
     // Where it fails, the number is still the caller's.
-    let again = v.create_born(&c, dir, b"f1", 0o666, born(numbers[0]));
+    let again = v.create_born(&c, dir, b"f1", 0o100_666, born(numbers[0]));
     assert_eq!(again.unwrap_err().errno(), libc::EEXIST);
     assert_eq!(v.promised().inodes, 40);
     v.syncfs(&c).unwrap();

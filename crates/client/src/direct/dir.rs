@@ -19,6 +19,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+/// Names of a directory at most, for new directories there to be posted: a directory may have so many links on any volume.
+const SUBDIRS_POSTED: usize = 16_000;
 /// How often O_CREAT without O_EXCL tries, where others make and remove the name meanwhile.
 pub(super) const RACES_MAX: usize = 100;
 
@@ -188,28 +190,37 @@ impl Dir {
             b: u64::from(mode & 0o7777) | u64::from(umask) << 32,
             ..Entry::default()
         };
-        let kind = match op {
-            op::MKDIR => Kind::Dir,
-            _ => Kind::File,
+        let (kind, as_made) = match op {
+            op::MKDIR => (Kind::Dir, libc::S_IFDIR | mode & 0o1777 & !umask),
+            _ => (Kind::File, libc::S_IFREG | mode & 0o7777 & !umask),
         };
         self.0.check_held(way)?;
         if let Way::Held(dir) = way {
+            let sure = dir.known.plain && !dir.gives_group;
+            let is_ready = |names: &KnownNames| match kind {
+                Kind::Dir => sure && session.knows_new_dirs() && names.len() < SUBDIRS_POSTED,
+                _ => true,
+            };
             let done = match &dir.names {
                 Some(names) if names.get(name).is_some() => {
                     return fail(libc::EEXIST);
                 }
                 // How somebody else has filled a directory, nobody knows: there may be no room.
-                Some(_) if kind == Kind::File && dir.known.own => {
-                    let sure = dir.known.plain && !dir.gives_group;
-                    let attr = |born| session.attr_of_born(born, mode & 0o7777 & !umask);
-                    let done = session.post_birth(entry(dir.handle), &[name])?;
-                    done.map(|born| born.filter(|_| sure).and_then(attr))
+                Some(names) if dir.known.own && is_ready(names) => {
+                    let attr = |born| session.attr_of_born(born, as_made).filter(|_| sure);
+                    session.post_birth(entry(dir.handle), &[name], attr)?
                 }
                 _ => session
                     .ask(entry(dir.handle), &[name], size_of::<Attr>())?
                     .map(|asked| Some(attr_of(asked))),
             };
             if let Did::Done(attr) = done {
+                if kind == Kind::Dir
+                    && sure
+                    && let Some(attr) = &attr
+                {
+                    session.note_new_dir(attr);
+                }
                 dir.note_name(name, kind);
                 return Ok(attr);
             }
@@ -341,7 +352,18 @@ impl Dir {
             return Ok((dir, attr));
         }
         let (handle, attr, known) = self.birth(&mut way, op::MKDIR, name, mode_bits)?;
-        let attr = attr.ok_or(io::ErrorKind::Other)?;
+        let attr = match attr {
+            Some(attr) => attr,
+            None => match self.held_attr(handle)? {
+                Did::Done(attr) => attr,
+                Did::Broken => {
+                    session.close(handle);
+                    drop(way);
+                    let (dir, attr, _) = self.open_dir_named(name, &mut [])?;
+                    return Ok((dir, attr));
+                }
+            },
+        };
         // Where the program itself may not make anything it is asked.
         let names = session
             .may_change_names(&attr)
@@ -465,7 +487,7 @@ impl Dir {
     pub fn attr(&self) -> io::Result<Attr> {
         let mut way = self.0.lock();
         if let Way::Held(dir) = &*way {
-            match self.held_attr(dir)? {
+            match self.held_attr(dir.handle)? {
                 Did::Done(attr) => return Ok(attr),
                 Did::Broken => self.0.make_real(&mut way)?,
             }
@@ -473,10 +495,10 @@ impl Dir {
         self.through_mount(&mut way, |dir| Ok(attr_of_stat(&rustix::fs::fstat(dir)?)))
     }
 
-    pub(super) fn held_attr(&self, dir: &Held) -> io::Result<Did<Attr>> {
+    pub(super) fn held_attr(&self, dir: u32) -> io::Result<Did<Attr>> {
         let entry = Entry {
             op: op::STAT,
-            h: dir.handle,
+            h: dir,
             ..Entry::default()
         };
         let asked = self.0.session.ask(entry, &[], size_of::<Attr>())?;

@@ -63,6 +63,10 @@ impl KnownNames {
         self.kinds.is_empty()
     }
 
+    pub fn len(&self) -> usize {
+        self.kinds.len()
+    }
+
     /// False: there are too many, here or in all directories of the session. They are to be dropped.
     pub fn insert(&mut self, name: &[u8], kind: Kind) -> bool {
         let mut of_all = 0;

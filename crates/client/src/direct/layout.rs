@@ -227,7 +227,7 @@ pub struct Entry {
     pub time: u64,
 }
 
-/// What `a` of [`op::CREATE`] says: the number of the new inode, and `STOPS` as it was before the number was taken.
+/// What `a` of [`op::CREATE`] and [`op::MKDIR`] says: the number of the new inode, and `STOPS` as it was before the number was taken.
 pub const fn named(ino: u32, stops: u32) -> u64 {
     ino as u64 | (stops as u64) << 32
 }

@@ -136,7 +136,7 @@ impl Dir {
             return Ok(());
         }
         let may_change = session.may_all()
-            || match self.held_attr(dir)? {
+            || match self.held_attr(dir.handle)? {
                 Did::Done(attr) => session.may_change_names(&attr),
                 Did::Broken => false,
             };

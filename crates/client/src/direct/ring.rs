@@ -50,7 +50,7 @@ struct State {
     slot: usize,
 }
 
-/// What a new file has surely got.
+/// What a new file or directory has surely got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Born {
     /// Inode number.
@@ -93,12 +93,12 @@ fn now() -> u64 {
 /// Nanoseconds of a second.
 const NS: u64 = 1_000_000_000;
 
-/// What a file has got that is made by an entry which was accepted a moment ago.
+/// What a file or directory has got that is made by an entry which was accepted a moment ago.
 fn born(entry: &Entry) -> Option<Born> {
     // Inodes hold no time that needs the last bit.
     const TIME_MAX: u64 = u64::MAX / 2;
     let (ino, _) = named_by(entry.a);
-    let is_sure = entry.op == op::CREATE
+    let is_sure = matches!(entry.op, op::CREATE | op::MKDIR)
         && ino != 0
         && (1..=TIME_MAX).contains(&entry.time)
         && now().abs_diff(entry.time) < STOPPED;
@@ -199,6 +199,18 @@ impl Ring {
             })?;
             state = self.lock();
         };
+        if price > 0 {
+            entry.time = now();
+        }
+        if price > 0 && matches!(entry.op, op::CREATE | op::MKDIR) {
+            // After the limit was looked at: what is there by now was not taken back when `stopped` was read.
+            let ino = self.take_granted(&mut state);
+            // What a directory is has to be known at once.
+            if ino.is_none() && entry.op == op::MKDIR {
+                return Ok(None);
+            }
+            entry.a = ino.map_or(0, |ino| named(ino, stopped));
+        }
         if position != state.tail {
             let pad = Entry {
                 len: (position - state.tail) as u32,
@@ -206,14 +218,6 @@ impl Ring {
                 ..Entry::default()
             };
             self.memory.copy_in(state.tail, 0, pad.as_bytes());
-        }
-        if price > 0 {
-            entry.time = now();
-            if entry.op == op::CREATE {
-                // After the limit was looked at: what is there by now was not taken back when `stopped` was read.
-                let ino = self.take_granted(&mut state);
-                entry.a = ino.map_or(0, |ino| named(ino, stopped));
-            }
         }
         self.memory.copy_in(position, 0, entry.as_bytes());
         let mut at = HEAD;
@@ -244,12 +248,16 @@ impl Ring {
 
     /// A number that the daemon has granted and nobody has taken.
     fn take_granted(&self, state: &mut State) -> Option<u32> {
-        let slot = self.memory.granted(state.slot);
-        state.slot = (state.slot + 1) % GRANTS_MAX;
-        match slot.load(Acquire) {
-            0 => None,
-            ino => (slot.swap(0, SeqCst) == ino).then_some(ino),
-        }
+        // There may be few as yet.
+        const LOOKS: usize = 64;
+        (0..LOOKS).find_map(|_| {
+            let slot = self.memory.granted(state.slot);
+            state.slot = (state.slot + 1) % GRANTS_MAX;
+            match slot.load(Acquire) {
+                0 => None,
+                ino => (slot.swap(0, SeqCst) == ino).then_some(ino),
+            }
+        })
     }
 
     /// Where an entry would begin: what is left at the ring's end may be too short.

@@ -1,5 +1,5 @@
 //! A session with the daemon of a volume: its ring, its handles, and who of this process uses it.
-use super::attr::{Known, NOBODY};
+use super::attr::{Known, NOBODY, attr_of};
 use super::descriptors::Kept;
 use super::known;
 use super::layout::{
@@ -15,7 +15,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use zerocopy::IntoBytes;
 
@@ -42,6 +42,8 @@ pub(super) struct Session {
     pub names: known::Memory,
     /// Names that were made, removed or changed by it.
     named: AtomicU64,
+    /// What a new directory is.
+    new_dir: OnceLock<Attr>,
     waits: Waits,
     /// Largest size of a file, bytes.
     size_max: u64,
@@ -118,6 +120,7 @@ impl Session {
             moves: Mutex::default(),
             names: known::Memory::default(),
             named: AtomicU64::new(0),
+            new_dir: OnceLock::new(),
             waits: Waits::default(),
             has_links: AtomicBool::new(false),
             size_max: sys::file_size_limit(),
@@ -153,14 +156,21 @@ impl Session {
         self.umask.store(umask & 0o777, Relaxed);
     }
 
-    /// Attributes of a file that was just made in a directory which gives it nothing, with these permission bits; of those of 0o7000 the daemon decides.
-    pub fn attr_of_born(&self, born: Born, bits: u32) -> Option<Attr> {
+    /// Attributes of a file or directory that was just made in a directory which gives it nothing, with this type and these permission bits; of those of
+    /// 0o7000 the daemon decides, and it has to have made a directory before.
+    pub fn attr_of_born(&self, born: Born, mode: u32) -> Option<Attr> {
         const NS: u64 = 1_000_000_000;
         let (seconds, ns) = ((born.time / NS) as i64, (born.time % NS) as u32);
-        (bits & 0o7000 == 0).then(|| Attr {
+        let new = match mode & libc::S_IFMT {
+            libc::S_IFDIR => *self.new_dir.get()?,
+            _ => Attr {
+                nlink: 1,
+                ..Attr::default()
+            },
+        };
+        (mode & 0o7000 == 0).then(|| Attr {
             ino: born.ino.into(),
-            mode: libc::S_IFREG | bits,
-            nlink: 1,
+            mode,
             uid: self.word(word::USER),
             gid: self.word(word::GROUP),
             atime: seconds,
@@ -170,8 +180,18 @@ impl Session {
             mtime_ns: ns,
             ctime_ns: ns,
             flags: PLAIN,
-            ..Attr::default()
+            ..new
         })
+    }
+
+    /// A directory was made that has these attributes: others will have its size, blocks and links.
+    pub fn note_new_dir(&self, attr: &Attr) {
+        let _ = self.new_dir.set(*attr);
+    }
+
+    /// Posted directories' attributes can be told.
+    pub fn knows_new_dirs(&self) -> bool {
+        self.new_dir.get().is_some()
     }
 
     fn word(&self, at: usize) -> u32 {
@@ -295,27 +315,32 @@ impl Session {
 
     /// Has something done that cannot fail. Errors: the session has ended.
     pub fn post(&self, entry: Entry, parts: &[&[u8]]) -> io::Result<Did<()>> {
-        Ok(self.post_birth(entry, parts)?.map(drop))
+        Ok(self.post_birth(entry, parts, |_| None)?.map(drop))
     }
 
-    /// The same, with what a new file has surely got.
-    pub fn post_birth(&self, mut entry: Entry, parts: &[&[u8]]) -> io::Result<Did<Option<Born>>> {
+    /// The same, with the attributes of what is made, if they are known: those of what is `born` by the entry, or those that came with the answer where it was
+    /// asked for.
+    pub fn post_birth(
+        &self,
+        mut entry: Entry,
+        parts: &[&[u8]],
+        born: impl FnOnce(Born) -> Option<Attr>,
+    ) -> io::Result<Did<Option<Attr>>> {
         let link = self.link()?;
         entry.thread = self.thread(link)?;
         self.note_names(entry.op);
         match link.ring.post(entry, parts, &|| self.alive())? {
-            Posted::Accepted(born) => return Ok(Did::Done(born)),
+            Posted::Accepted(it) => return Ok(Did::Done(it.and_then(born))),
             Posted::InDoubt(asked) => match asked.wait_carried_out(&|| self.alive())? {
                 NOT_ALLOWED => {}
                 result => return did(result, None),
             },
             Posted::NotAllowed => {}
         }
-        let room = match entry.op {
-            op::CREATE => size_of::<Attr>(),
-            _ => 0,
-        };
-        Ok(self.ask(entry, parts, room)?.map(|_| None))
+        let is_birth = matches!(entry.op, op::CREATE | op::MKDIR);
+        let room = if is_birth { size_of::<Attr>() } else { 0 };
+        let asked = self.ask(entry, parts, room)?;
+        Ok(asked.map(|asked| is_birth.then(|| attr_of(asked))))
     }
 
     /// Has something done and waits for it; the reply has at most `room` bytes.

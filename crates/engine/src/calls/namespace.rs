@@ -110,7 +110,8 @@ impl Calls {
         )
     }
 
-    /// A regular file of which somebody has been told the number and the times. Errors: as mknod(2); the number is still the caller's then.
+    /// A regular file or directory of which somebody has been told the number and the times; `mode` is type and permission bits. Errors: as mknod(2) and
+    /// mkdir(2); the number is still the caller's then.
     pub fn create_born(
         &self,
         cx: &Context,
@@ -124,7 +125,7 @@ impl Calls {
             parent,
             name,
             New {
-                mode: S_IFREG | (mode & 0o7777),
+                mode,
                 rdev: 0,
                 target: None,
                 born: Some(born),

@@ -37,7 +37,7 @@ impl Grants {
     /// `stops`: how often the program was told to post nothing, without which nothing is taken back.
     pub fn named_in(&self, read: &Read, stops: u32) -> Named {
         let entry = &read.entry;
-        if entry.op != op::CREATE || entry.a == 0 {
+        if !matches!(entry.op, op::CREATE | op::MKDIR) || entry.a == 0 {
             return Named::Not;
         }
         match named_by(entry.a) {
@@ -62,7 +62,7 @@ impl Grants {
         }
     }
 
-    /// A file was posted, in this directory.
+    /// A file or directory was posted, in this directory.
     pub fn note_birth(&mut self, dir: Ino) {
         self.births = (self.births + 1).min(GRANTS_MAX);
         self.near = Some(dir);

@@ -73,7 +73,7 @@ impl Direct {
             mode = in_dir.mode_of_new(mode);
         }
         let born = match (entry.op, entry.a, read.says.ino) {
-            (op::CREATE, 1.., None) => return Err(Refused::Errno(libc::EINVAL)),
+            (_, 1.., None) => return Err(Refused::Errno(libc::EINVAL)),
             (_, _, ino) => ino.map(|ino| Born {
                 ino,
                 time: read.says.posted,
@@ -81,7 +81,15 @@ impl Direct {
         };
         Ok(match entry.op {
             // What else there is in a mode is no directory's to ask for: mkdir(2).
-            op::MKDIR => volume.mkdir(&cx, dir, name, bits & 0o1777)?,
+            op::MKDIR => {
+                let bits = bits & 0o1777;
+                match born {
+                    Some(born) => {
+                        volume.create_born(&cx, dir, name, bits | libc::S_IFDIR as u16, born)?
+                    }
+                    None => volume.mkdir(&cx, dir, name, bits)?,
+                }
+            }
             _ => match born {
                 Some(born) => volume.create_born(&cx, dir, name, mode, born)?,
                 None => volume.mknod(&cx, dir, name, mode, 0)?,
