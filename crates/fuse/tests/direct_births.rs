@@ -1,7 +1,7 @@
 //! Numbers of inodes that a session is granted, and the times that it gives to what it posts: of programs that keep the rules, and of those that do not.
 mod common;
 use ccfs_client::direct::layout::{
-    ASKED, Entry, GRANTS_MAX, NOT_ALLOWED, RESULT, named, named_by, op, word,
+    ASKED, Entry, GRANTS_MAX, NOT_ALLOWED, RESULT, SetAttr, named, named_by, op, set, word,
 };
 use ccfs_client::direct::{Attr, OpenOptions};
 use ccfs_fuse::FsType;
@@ -94,10 +94,10 @@ fn free_inodes(m: &TestMount) -> u64 {
 }
 
 /// A counter of the daemon's.
-fn failed(m: &TestMount) -> u64 {
+fn count(m: &TestMount, name: &str) -> u64 {
     let text = fs::read_to_string(m.path(".ccfs/status.json")).unwrap();
     let status: serde_json::Value = serde_json::from_str(&text).unwrap();
-    status["direct"]["failed"].as_u64().unwrap()
+    status["direct"][name].as_u64().unwrap()
 }
 
 #[test]
@@ -208,7 +208,7 @@ fn numbers_that_were_not_granted() {
     attack("twice", true, 0, &|_| 0);
     attack("asked", false, ASKED, &|mine| mine[0]);
     // Whoever breaks the rules has lost nothing that others count on.
-    assert_eq!(failed(&m), 0);
+    assert_eq!(count(&m, "failed"), 0);
     wait_for(|| free_inodes(&m) == free - 2 - 6 * 2 - 1);
     m.unmount();
 }
@@ -381,5 +381,89 @@ fn what_the_library_says_of_new_files() {
         .map(|n| new_file(&dir, &format!("f{n}")))
         .collect();
     drop((files, dir, again));
+    m.unmount();
+}
+
+/// What is said of a directory that was just posted is what everybody sees later: with and without bits that its maker has no say in.
+#[test]
+fn directories_are_what_was_said_of_them() {
+    if !can_mount("directories_are_what_was_said_of_them") {
+        return;
+    }
+    const DIRS: usize = 600;
+    let mut m = TestMount::new(FsType::Fuseblk);
+    let free = free_inodes(&m);
+    let session = session(&m);
+    let top = session.root().unwrap().make_dir("top", 0o755).unwrap();
+    let gives = top.make_dir("gives", 0o2775).unwrap();
+    let of_group = SetAttr {
+        mask: set::GID | set::MODE,
+        gid: 77,
+        mode: 0o2775,
+        ..Default::default()
+    };
+    gives.set_attr(&of_group).unwrap();
+    let mut said: Vec<(String, Attr)> = Vec::new();
+    let mut at = (String::from("top"), top.clone());
+    for n in 0..DIRS {
+        let bits = [0o755, 0o700, 0o1777, 0o751][n % 4];
+        let name = format!("d{n}");
+        let (dir, attr) = at.1.make_dir_with_attr(&name, bits).unwrap();
+        let path = format!("{}/{name}", at.0);
+        said.push((path.clone(), attr));
+        if n % 3 == 0 {
+            drop(new_file(&dir, "file"));
+        }
+        // Every tenth begins anew, from where it can be reached.
+        at = match n % 10 {
+            9 => (String::from("top"), top.clone()),
+            _ => (path, dir),
+        };
+        if n % 7 == 0 {
+            let name = format!("g{n}");
+            let (_, attr) = gives.make_dir_with_attr(&name, 0o750).unwrap();
+            said.push((format!("top/gives/{name}"), attr));
+        }
+    }
+    let posted = said.len();
+    let counted = count(&m, "asked") + count(&m, "calls");
+    drop((at, gives, top, session));
+    for (path, attr) in &said {
+        let stat = fs::symlink_metadata(m.path(path)).unwrap();
+        let is = (
+            stat.ino(),
+            stat.mode(),
+            stat.uid(),
+            stat.gid(),
+            stat.size(),
+            stat.blocks(),
+        );
+        let was = (
+            attr.ino,
+            attr.mode,
+            attr.uid,
+            attr.gid,
+            attr.size,
+            attr.blocks,
+        );
+        assert_eq!(is, was, "{path}");
+        let subdirs = said
+            .iter()
+            .filter(|(p, _)| p.rsplit_once('/').unwrap().0 == path);
+        assert_eq!(
+            stat.nlink() as usize,
+            attr.nlink as usize + subdirs.count(),
+            "{path}"
+        );
+        let is_gives = path.starts_with("top/gives/");
+        assert_eq!(stat.gid(), if is_gives { 77 } else { 0 }, "{path}");
+        assert_eq!(stat.mode() & 0o2000 != 0, is_gives, "{path}");
+    }
+    assert!(
+        counted < posted as u64 / 2,
+        "{counted} of {posted} were asked for"
+    );
+    let files = DIRS.div_ceil(3) as u64;
+    wait_for(|| free_inodes(&m) == free - posted as u64 - files - 2);
     m.unmount();
 }
