@@ -1,9 +1,7 @@
 //! Sessions of programs that break the rules, stop, or die: nobody else waits or sees anything of it.
 mod common;
-use ccfs_client::abi::{self, DirectBeginArg, DirectCallArg};
 use ccfs_client::direct::layout::{
-    ALIGN, ASKED, BY_CALL, DONE, Entry, HEAD, MEMORY, RESULT, RING_BYTES, SetAttr, VERSION, cost,
-    op, set, word,
+    ALIGN, ASKED, BY_CALL, Entry, HEAD, MEMORY, RING_BYTES, SetAttr, cost, op, set, word,
 };
 use ccfs_client::direct::memory::Memory;
 use ccfs_client::direct::{OpenOptions, Session};
@@ -14,12 +12,11 @@ use common::{TestMount, can_mount};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
-use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::IntoBytes;
 
 #[test]
 fn memory_that_is_not_as_it_should_be() {

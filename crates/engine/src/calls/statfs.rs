@@ -23,7 +23,10 @@ impl Calls {
             bfree: free,
             bavail: free.saturating_sub(geo.root_reserved_blocks + self.space().own_reserve()),
             files: u64::from(geo.inodes_count),
-            ffree: u64::from(self.image().alloc().free_inodes()) + self.pending_inodes().get(),
+            // What was granted is no inode yet.
+            ffree: u64::from(self.image().alloc().free_inodes())
+                + self.pending_inodes().get()
+                + self.space().granted.get(),
             name_max: ccfs_ext4::dirent::NAME_MAX as u32,
         })
     }
