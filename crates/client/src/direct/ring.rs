@@ -83,6 +83,9 @@ const STOPPED: u64 = 200_000_000;
 /// The entry was published, and may not be carried out.
 struct InDoubt;
 
+/// What is surely born by an entry that was published.
+type Accepted = Result<Option<Born>, InDoubt>;
+
 /// The wall clock, as the kernel has it, whoever has another one in this process.
 fn now() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
@@ -161,7 +164,7 @@ impl Ring {
         parts: &[&[u8]],
         room: usize,
         alive: Alive<'_>,
-    ) -> io::Result<Option<(u64, Result<Option<Born>, InDoubt>)>> {
+    ) -> io::Result<Option<(u64, Accepted)>> {
         let bytes: usize = parts.iter().map(|p| p.len()).sum();
         let len = (reply_at(bytes) + room).next_multiple_of(ALIGN);
         let is_waited_for = entry.flags & ASKED != 0;

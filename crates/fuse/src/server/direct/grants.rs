@@ -90,7 +90,7 @@ impl Grants {
 
     /// Nothing is granted from here on: the program was told to post nothing, or its session is over.
     pub fn take_back(&mut self, volume: &Volume, memory: &Memory) {
-        for (_, slot) in &self.slots {
+        for slot in self.slots.values() {
             memory.granted(*slot).store(0, Ordering::SeqCst);
             self.free.push(*slot);
         }

@@ -211,7 +211,7 @@ impl Session {
     }
 
     /// How often the program was told to post nothing.
-    pub fn stops(&self) -> u32 {
+    pub fn times_stopped(&self) -> u32 {
         self.promised.lock().stopped
     }
 
