@@ -96,7 +96,7 @@ impl Direct {
                 0 => cost(read.entry.op, read.entry.bytes as usize),
                 _ => 0,
             };
-            let named = consumer.grants.named_in(&read, session.times_stopped());
+            let named = consumer.grants.named_in(&read, || session.times_stopped());
             // Its program waits: it looks whether it may still post after it has (`Ring::publish`).
             if price > 0 && may.blocks == 0 || named == Named::TakenBack {
                 consumer.grants.offer_again(named, memory);

@@ -35,7 +35,7 @@ pub enum Named {
 
 impl Grants {
     /// `stops`: how often the program was told to post nothing, without which nothing is taken back.
-    pub fn named_in(&self, read: &Read, stops: u32) -> Named {
+    pub fn named_in(&self, read: &Read, stops: impl FnOnce() -> u32) -> Named {
         let entry = &read.entry;
         if !matches!(entry.op, op::CREATE | op::MKDIR) || entry.a == 0 {
             return Named::Not;
@@ -43,7 +43,7 @@ impl Grants {
         match named_by(entry.a) {
             _ if entry.flags & ASKED != 0 => Named::Wrong,
             (ino, _) if self.slots.contains_key(&ino) => Named::By(ino),
-            (_, seen) if seen != stops => Named::TakenBack,
+            (_, seen) if seen != stops() => Named::TakenBack,
             _ => Named::Wrong,
         }
     }
