@@ -1,7 +1,8 @@
 //! Sessions of programs that break the rules, stop, or die: nobody else waits or sees anything of it.
 mod common;
 use ccfs_client::direct::layout::{
-    ALIGN, ASKED, BY_CALL, Entry, HEAD, MEMORY, RING_BYTES, SetAttr, cost, op, set, word,
+    ALIGN, ASKED, BY_CALL, Entry, HANDLES, HEAD, HEADS_MAX, MEMORY, RING_BYTES, SetAttr, cost, op,
+    set, word,
 };
 use ccfs_client::direct::memory::Memory;
 use ccfs_client::direct::{OpenOptions, Session};
@@ -365,6 +366,56 @@ fn names_that_make_no_sense() {
     assert_eq!(target.to_str(), Some("where"));
     assert_eq!(fs::read_dir(m.path("made")).unwrap().count(), 3);
     drop(raw);
+    m.unmount();
+}
+
+/// Files that are asked for in advance, and posted opens, of names that are none: who posts an open that fails has ended his session.
+#[test]
+fn heads_that_make_no_sense() {
+    if !can_mount("heads_that_make_no_sense") {
+        return;
+    }
+    let mut m = TestMount::new(FsType::Fuseblk);
+    let mut raw = Raw::begin(&m);
+    assert_eq!(raw.ask(op::CREATE, (1, 2), (0, 0o666), b"f"), 0);
+    assert_eq!(raw.ask(op::TRUNCATE, (2, 0), (9000, 0), b""), 0);
+    let long = vec![b'x'; 256];
+    let many = vec![b"f".to_vec(); HEADS_MAX + 1].join(&0);
+    let names: [&[u8]; 9] = [
+        b"", b".", b"..", b"a/b", b"f\0", b"\0f", b"f\0..", &long, &many,
+    ];
+    for bytes in names {
+        assert_ne!(raw.ask(op::HEADS, (1, 0), (0, 0), bytes), 0, "{bytes:?}");
+    }
+    // There is no room for so much; no such name.
+    assert_eq!(raw.ask(op::HEADS, (1, 0), (0, 0), b"f\0none"), 0);
+    assert_eq!(raw.ask(op::HEADS, (1, 0), (u64::MAX, u64::MAX), b"none"), 0);
+    // Handles that are none, and one of a file.
+    for handle in [0, 2, 9, u32::MAX] {
+        assert_ne!(raw.ask(op::HEADS, (handle, 0), (0, 0), b"f"), 0, "{handle}");
+    }
+    drop(raw);
+    let opens = [("none", 3), ("..", 3), ("f", 0), ("f", 1), ("f", HANDLES)];
+    for (name, handle) in opens {
+        fs::remove_dir_all(m.path("made")).unwrap();
+        let mut raw = Raw::begin(&m);
+        assert_eq!(raw.ask(op::CREATE, (1, 2), (0, 0o666), b"f"), 0);
+        let open = Entry {
+            op: op::LOOKUP,
+            h: 1,
+            h2: handle,
+            a: 1,
+            b: 1,
+            ..Entry::default()
+        };
+        raw.put(open, name, 128);
+        raw.publish();
+        let begun = Instant::now();
+        while raw.memory.u32(word::ENDED).load(Ordering::SeqCst) == 0 {
+            assert!(begun.elapsed() < Duration::from_secs(10), "{name:?}");
+            std::thread::yield_now();
+        }
+    }
     m.unmount();
 }
 

@@ -18,6 +18,13 @@ pub struct Seen {
     named: u64,
 }
 
+impl Seen {
+    /// No file was written between the two.
+    pub fn is_of_same_content(self, other: Seen) -> bool {
+        self.written == other.written
+    }
+}
+
 impl Changes {
     pub fn note_written(&self) {
         self.written.fetch_add(1, Relaxed);

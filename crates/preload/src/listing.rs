@@ -1,5 +1,6 @@
 //! Names of an open directory, as getdents64(2) gives them.
 use crate::answer::{Answer, Stop};
+use crate::heads::{ListedFile, Reading};
 use crate::program;
 use crate::state::State;
 use crate::table::{Listing, Place};
@@ -63,8 +64,12 @@ pub fn list(
     asked: bool,
 ) -> Result<Option<Arc<Vec<Listed>>>, Stop> {
     let seen = state.changes.now();
-    let changes = state.tree().changes(id);
-    let quiet = !state.table.has_writers();
+    let (changes, quiet) = {
+        let tree = state.tree();
+        let place = tree.place(id);
+        let quiet = place.is_some_and(|place| !state.table.writers.may_be_in(place));
+        (tree.changes(id), quiet)
+    };
     let Some(names) = dir.list_held(from)? else {
         return Ok(None);
     };
@@ -78,18 +83,23 @@ pub fn list(
     if !quiet {
         return Ok(Some(names));
     }
-    let with_attr = names.iter().filter_map(|one| Some((one, one.attr?)));
-    let all = with_attr.map(|(one, attr)| (one.entry.name.as_bytes().into(), attr));
+    let places = (0..).zip(names.iter());
+    let with_attr = places.filter_map(|(nth, one)| {
+        let file = ListedFile::new(one.attr?, nth);
+        Some((one.entry.name.as_bytes().into(), file))
+    });
+    let all = with_attr.collect();
     let is_dir = |one: &&Listed| {
         one.entry.kind == libc::DT_DIR && one.entry.name != "." && one.entry.name != ".."
     };
     let dirs = names.iter().filter(is_dir);
     let attrs = Attrs {
         seen,
-        all: all.collect(),
+        all,
         dirs: dirs.map(|one| one.entry.name.as_bytes().into()).collect(),
         number: 0,
         asked,
+        reading: Reading::default(),
     };
     state.tree().note_listed(id, changes, attrs);
     Ok(Some(names))

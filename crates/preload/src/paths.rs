@@ -3,6 +3,7 @@ use crate::acl;
 use crate::answer::{Answer, Stop};
 use crate::attributes::{mode, owner, put_stat, put_statx, times};
 use crate::count::{self, Reason};
+use crate::heads;
 use crate::identity::known;
 use crate::listing;
 use crate::mounts::mounts;
@@ -15,6 +16,7 @@ use crate::state::State;
 use crate::table::{Found, Opening, What};
 use crate::taking::{look, take_listed, take_where_looked, take_where_made};
 use crate::tree::{Base, Id, Place, Tree};
+use crate::writers;
 use ccfs_client::direct::layout::{PLAIN, SetAttr};
 use ccfs_client::direct::{Attr, Dir, OpenOptions};
 use std::ffi::OsStr;
@@ -52,6 +54,11 @@ fn name_at<'p>(tree: &mut Tree, place: Place<'p>) -> Result<Name<'p>, Stop> {
         device,
         slash: place.slash,
     })
+}
+
+/// Who is open for writing here may be a file of this directory.
+fn may_write_in(state: &State, dir: Option<writers::Place>) -> bool {
+    dir.is_none_or(|dir| state.table.writers.may_be_in(dir))
 }
 
 fn state() -> Result<&'static State, Stop> {
@@ -187,9 +194,9 @@ pub fn open(path: &Path<'_>, flags: i32, bits: u64) -> Answer {
         return Err(Stop::Kernel);
     }
     let dir = tree.dir(place.dir).ok_or(Stop::Kernel)?;
-    let device = tree.device(place.dir).ok_or(Stop::Kernel)?;
+    let at = tree.place(place.dir).ok_or(Stop::Kernel)?;
     drop(tree);
-    match open_file(state, (&dir, place.dir), device, name, flags, bits) {
+    match open_file(state, (&dir, place.dir), at, name, flags, bits) {
         Err(Stop::Errno(libc::EISDIR)) if only_looks => {
             let mut tree = state.tree();
             let id = tree.below(place.dir, name)?;
@@ -207,7 +214,7 @@ pub fn open(path: &Path<'_>, flags: i32, bits: u64) -> Answer {
 fn open_file(
     state: &State,
     (dir, id): (&Dir, Id),
-    device: u64,
+    at: writers::Place,
     name: &[u8],
     flags: i32,
     bits: u64,
@@ -231,9 +238,23 @@ fn open_file(
     }
     let number = state.new_descriptor(has(libc::O_CLOEXEC))?;
     let only_reads = how.read && !how.write && !how.truncate;
+    if only_reads
+        && !how.create
+        && let Some((file, found)) = heads::open(state, (dir, id), name)?
+    {
+        let opening = Opening {
+            flags,
+            device: at.0,
+            plain: found.attr.flags & PLAIN != 0,
+            found: Some(found),
+            ..Opening::default()
+        };
+        return register(state, number, What::File(file), opening);
+    }
     let seen = state.changes.now();
-    let quiet = only_reads && !state.table.has_writers();
+    let quiet = only_reads && !may_write_in(state, Some(at));
     let room = if quiet { HEAD } else { 0 };
+    let making = state.table.writers.making(at);
     let open = || {
         let (opened, head) = state.with_buffer(room, |head| {
             let opened = dir.open_with(OsStr::from_bytes(name), how, head)?;
@@ -251,8 +272,9 @@ fn open_file(
         };
         let opening = Opening {
             flags,
-            device,
+            device: at.0,
             made: opened.made,
+            made_in: opened.made.then_some(making),
             plain: opened.plain,
             high_bits: opened.made.then_some(bits & 0o7000),
             found,
@@ -264,9 +286,12 @@ fn open_file(
         }
         fd
     };
-    // Before a new one counts as one that is written nobody may list it as it is now.
+    // Before a new one counts as one that is written nobody may list or read it as it is now.
     match how.create {
-        true => with_names(state, state.tree(), &[(id, name)], open),
+        true => {
+            let _writing = how.write.then(|| state.table.writers.begin(None));
+            with_names(state, state.tree(), &[(id, name)], open)
+        }
         false => open(),
     }
 }
@@ -368,12 +393,14 @@ pub fn rename(from: &Path<'_>, to: &Path<'_>, no_replace: bool) -> Answer {
         real::make(state, &open, Reason::Control)?;
         return rename(from, to, no_replace);
     }
+    let leaving = state.table.writers.leaving(tree.place(old.id));
     tree.change(old.id, old.name.as_bytes());
     tree.change(new.id, new.name.as_bytes());
     state.changes.note_named();
     let done = old
         .dir
         .rename_with(old.name, &new.dir, new.name, no_replace);
+    drop(leaving);
     state.changed(&mut tree, old.id);
     state.changed(&mut tree, new.id);
     state.changes.note_named();
@@ -394,9 +421,12 @@ pub fn link(from: &Path<'_>, to: &Path<'_>) -> Answer {
     if new.slash || old.device != new.device {
         return Err(Stop::Kernel);
     }
+    let leaving = state.table.writers.leaving(tree.place(old.id));
     let names = [(old.id, old.name.as_bytes()), (new.id, new.name.as_bytes())];
     with_files(state, tree, &names, || {
-        old.dir.link(old.name, &new.dir, new.name)
+        let done = old.dir.link(old.name, &new.dir, new.name);
+        drop(leaving);
+        done
     })?;
     Ok(0)
 }
@@ -457,12 +487,13 @@ fn attr_at(
         return Ok((tree.attr(below)?, device));
     }
     let size = tree.found(place.dir).map_or(u64::MAX, |dir| dir.size);
+    let quiet = !may_write_in(state, tree.place(place.dir));
     let mut listed = tree.listed(place.dir, name, &state.changes);
     // What is not there is no reason to list anything.
     let is_due = listed.is_none() && !dir.lacks(name) && tree.is_listing_due(place.dir);
     drop(tree);
     // Who asks for some asks for many, and one answer has them all; where it can be kept, and is short.
-    let may_list = !state.table.has_writers() && size <= LISTED_MAX;
+    let may_list = quiet && size <= LISTED_MAX;
     if is_due && may_list && listing::list(state, &dir, place.dir, 0, true)?.is_some() {
         listed = state.tree().listed(place.dir, name, &state.changes);
     }

@@ -24,8 +24,6 @@ pub struct Region {
     pub births: AtomicU32,
     /// How many descriptors this library stands for.
     pub open: AtomicU32,
-    /// Files that are open for writing, and calls on them that are not done yet.
-    pub writers: AtomicU32,
     /// Directories that were opened before there was any state.
     pub listed: AtomicU32,
     /// Files that may have been made before.

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 
 /// From here on this library stands for the descriptor.
 pub fn register(state: &State, number: OwnedFd, what: What, opened: Opening) -> Answer {
-    let open = Open::new(what, opened);
+    let open = Open::new(&state.table.writers, what, opened);
     let fd = state.give(number, open.clone());
     // What was loaded meanwhile may make calls of its own.
     if objects::make_own_calls() {

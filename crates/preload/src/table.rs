@@ -2,6 +2,7 @@
 use crate::changes::Seen;
 use crate::region::region;
 use crate::tree::Id;
+use crate::writers::{Made, Writers, Writing};
 use ccfs_client::direct::{Attr, Dir, File, Listed};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -15,6 +16,8 @@ pub struct Open {
     pub made: bool,
     /// Counts what is opened.
     number: u64,
+    /// It counts as one that is written.
+    _writing: Option<Writing>,
     /// As F_GETFL says them.
     flags: AtomicI32,
     place: RwLock<Place>,
@@ -35,6 +38,8 @@ pub struct Opening {
     pub flags: i32,
     pub device: u64,
     pub made: bool,
+    /// Where.
+    pub made_in: Option<Made>,
     pub plain: bool,
     pub high_bits: Option<u32>,
     pub found: Option<Found>,
@@ -76,7 +81,7 @@ pub struct Found {
 }
 
 impl Open {
-    pub fn new(what: What, opened: Opening) -> Arc<Open> {
+    pub fn new(writers: &Arc<Writers>, what: What, opened: Opening) -> Arc<Open> {
         const NOT_KEPT: i32 =
             libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_NOCTTY | libc::O_CLOEXEC;
         // As the kernel has it for programs of 64 bits.
@@ -84,10 +89,8 @@ impl Open {
         let access = opened.flags & libc::O_ACCMODE;
         let is_path = opened.flags & libc::O_PATH != 0;
         let write = access != libc::O_RDONLY && !is_path;
-        if write && let Some(region) = region() {
-            region.writers.fetch_add(1, Relaxed);
-        }
         Arc::new(Open {
+            _writing: write.then(|| writers.begin(opened.made_in)),
             what,
             read: access != libc::O_WRONLY && !is_path,
             write,
@@ -146,16 +149,6 @@ impl Open {
     }
 }
 
-impl Drop for Open {
-    fn drop(&mut self) {
-        if self.write
-            && let Some(region) = region()
-        {
-            region.writers.fetch_sub(1, Relaxed);
-        }
-    }
-}
-
 /// How many files were opened.
 static OPENED: AtomicU64 = AtomicU64::new(0);
 
@@ -165,6 +158,8 @@ pub struct Table {
     all: RwLock<Vec<Option<Arc<Open>>>>,
     /// Held while descriptors are made, moved or made real: what the kernel has and what is here are the same.
     moves: Mutex<()>,
+    /// What is open for writing, or a write to it is not done yet.
+    pub writers: Arc<Writers>,
 }
 
 impl Table {
@@ -223,11 +218,6 @@ impl Table {
         let open = all.iter().enumerate();
         open.filter_map(|(fd, one)| Some((fd as i32, one.clone()?)))
             .collect()
-    }
-
-    /// Something is open for writing, or a write to it is not done yet.
-    pub fn has_writers(&self) -> bool {
-        region().is_none_or(|region| region.writers.load(Relaxed) != 0)
     }
 
     fn write(&self) -> RwLockWriteGuard<'_, Vec<Option<Arc<Open>>>> {

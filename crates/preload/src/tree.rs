@@ -7,8 +7,11 @@ use crate::answer::{Answer, Stop};
 use crate::asking::Asking;
 use crate::changes::{Changes, Seen};
 use crate::count::{self, Reason};
+use crate::heads::{Heads, ListedFile, Reading};
 use crate::identity::{Identity, of};
 use crate::mounts::mounts;
+use crate::tries::{Looking, Taking};
+use crate::writers;
 use ccfs_client::direct::layout::{SetAttr, set};
 use ccfs_client::direct::{Attr, Dir, Listed, Session, Used};
 use rustix::fs::{Mode, OFlags, fstat, open, openat};
@@ -48,12 +51,14 @@ struct Node {
 pub struct Attrs {
     /// What had changed then.
     pub seen: Seen,
-    pub all: HashMap<Box<[u8]>, Attr>,
+    pub all: HashMap<Box<[u8]>, ListedFile>,
     pub dirs: HashSet<Box<[u8]>>,
     /// Of all listings.
     pub number: u64,
     /// It was listed for them.
     pub asked: bool,
+    /// How its files are read.
+    pub reading: Reading,
 }
 
 /// Names of all directories whose files' attributes are kept, about.
@@ -109,42 +114,7 @@ pub struct Tree {
     pub taking: Taking,
     pub looking: Looking,
     asking: Asking,
-}
-
-/// How often it was tried to take directories that the kernel knows.
-#[derive(Default)]
-pub struct Taking {
-    pub taken: u32,
-    pub refused: u32,
-}
-
-impl Taking {
-    pub fn is_in_vain(&self) -> bool {
-        self.refused > 8 + 2 * self.taken
-    }
-}
-
-/// Directories in which names were looked at.
-#[derive(Default)]
-pub struct Looking {
-    /// Their paths, since the working directory has changed.
-    tried: HashSet<Box<[u8]>>,
-    pub taking: Taking,
-}
-
-impl Looking {
-    /// Each is tried once, and none any more where that is in vain too often.
-    pub fn may_try(&mut self, dir: &[u8]) -> bool {
-        const MOST: usize = 1024;
-        if self.taking.is_in_vain() || self.tried.contains(dir) {
-            return false;
-        }
-        if self.tried.len() >= MOST {
-            self.tried.clear();
-        }
-        self.tried.insert(dir.into());
-        true
-    }
+    pub heads: Heads,
 }
 
 impl Tree {
@@ -162,6 +132,11 @@ impl Tree {
         self.nodes.get(&id).map(|n| n.dir.clone())
     }
 
+    /// Its device and inode number.
+    pub fn place(&self, id: Id) -> Option<writers::Place> {
+        self.nodes.get(&id).map(|n| (n.at.device, n.at.ino))
+    }
+
     pub fn device(&self, id: Id) -> Option<u64> {
         self.nodes.get(&id).map(|n| n.at.device)
     }
@@ -169,7 +144,7 @@ impl Tree {
     /// The working directory is another one.
     pub fn forget_cwd(&mut self) {
         (self.cwd, self.cwd_dir) = (None, None);
-        self.looking.tried.clear();
+        self.looking.begin_anew();
     }
 
     /// Follows a path. Errors: `Kernel`, it does not lead through a held directory, as far as can be seen here; ENOENT, a directory on its way is not
@@ -348,6 +323,7 @@ impl Tree {
                 listed.dirs.remove(name);
             }
         }
+        self.heads.forget(id, name);
     }
 
     /// That is done, or has failed. False: the directory is not known by this number any more.
@@ -448,7 +424,7 @@ impl Tree {
     pub fn listed(&mut self, id: Id, name: &[u8], changes: &Changes) -> Option<Attr> {
         let node = self.nodes.get(&id)?;
         let listed = node.listed.as_ref().filter(|_| node.changing == 0)?;
-        let attr = listed.all.get(name)?;
+        let attr = &listed.all.get(name)?.attr;
         // Of a file with one name this directory's changes are all that concern its name.
         let is_so = changes.none_written_since(listed.seen)
             && (attr.nlink == 1 || changes.none_since(listed.seen));
@@ -456,6 +432,15 @@ impl Tree {
             self.asking.note_used();
         }
         is_so.then_some(*attr)
+    }
+
+    /// What is known of a directory's files, if no file was written since, and what they begin with.
+    pub fn reading(&mut self, id: Id, changes: &Changes) -> Option<(&mut Attrs, &mut Heads)> {
+        // Others than root cannot be sure what they may read.
+        let node = self.nodes.get_mut(&id).filter(|_| self.may_all)?;
+        let listed = node.listed.as_mut().filter(|_| node.changing == 0)?;
+        let is_so = changes.none_written_since(listed.seen);
+        is_so.then_some((listed, &mut self.heads))
     }
 
     fn add(&mut self, dir: Dir, near: Identity, attr: &Attr, up: Up, name: &[u8]) -> Id {

@@ -12,6 +12,8 @@ mod kills;
 mod onlookers;
 #[path = "unmodified/random.rs"]
 mod random;
+#[path = "unmodified/reads.rs"]
+mod reads;
 #[path = "unmodified/tools.rs"]
 mod tools;
 

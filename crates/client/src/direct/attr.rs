@@ -43,6 +43,8 @@ pub(super) struct Known {
     pub plain: bool,
     /// This session has made it: its user is the owner.
     pub own: bool,
+    /// Its open was posted: it may turn out that it is not held, so nothing is posted to it.
+    pub unsure: bool,
 }
 
 /// No user or group.

@@ -170,7 +170,12 @@ impl Dir {
             // Nothing was there to be inherited.
             None => matches!(way, Way::Held(dir) if dir.known.plain),
         };
-        Ok((handle, attr, Known { plain, own: true }))
+        let known = Known {
+            plain,
+            own: true,
+            ..Known::default()
+        };
+        Ok((handle, attr, known))
     }
 
     pub(super) fn birth_as(
@@ -254,7 +259,10 @@ impl Dir {
                 Did::Done((attr, handle, read)) => {
                     session.note_size(attr.size);
                     let plain = attr.flags & PLAIN != 0;
-                    let known = Known { plain, own: false };
+                    let known = Known {
+                        plain,
+                        ..Known::default()
+                    };
                     let file = File::new(session, FileWay::Held(handle), how, known);
                     check_file(attr.mode)?;
                     drop(way);
@@ -460,7 +468,7 @@ impl Dir {
             names,
             known: Known {
                 plain: attr.flags & PLAIN != 0,
-                own: false,
+                ..Known::default()
             },
             gives_group: attr.mode & libc::S_ISGID != 0,
         }));

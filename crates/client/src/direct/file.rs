@@ -296,7 +296,10 @@ impl File {
                 h,
                 ..Entry::default()
             };
-            self.session.post(entry, &[])
+            match self.known.unsure {
+                true => Ok(self.session.ask(entry, &[], 0)?.map(drop)),
+                false => self.session.post(entry, &[]),
+            }
         };
         self.either(held, |fd| crate::fbarrier(fd))
     }

@@ -38,6 +38,10 @@ pub const MEMORY: usize = RING + RING_BYTES;
 pub const ALIGN: usize = 64;
 /// Most bytes of data that an entry carries, and that a read returns.
 pub const DATA_MAX: usize = 128 << 10;
+/// Most bytes of a file whose content is told in advance.
+pub const SMALL: usize = 16 << 10;
+/// Names that [`op::HEADS`] takes at most.
+pub const HEADS_MAX: usize = 1024;
 /// Blocks that posted entries may cost which are not carried out: an upper bound of what the word `LIMIT` says.
 pub const LIMIT_MAX: u64 = 16384;
 
@@ -97,6 +101,7 @@ pub mod op {
     /// What the name in the directory `h` leads to gets the handle `h2` ([`super::NO_HANDLE`]: none), for `b`: [`super::READING`], [`super::WRITING`]. Reply: [`super::Attr`], and
     /// up to `a` of the first bytes of a regular file that may be read.
     /// Of a directory that is held, with [`super::DIRECTORY`] in `b` and `a` not 0: up to so many bytes of what [`READDIR`] gives with attributes.
+    /// It may be posted of a file that surely may be read: where `a` is not 0, who posts it has its content by [`HEADS`] and reads it now.
     /// With [`super::BY_CALL`] and no `h` the kernel is asked to forget that name of the directory that the call is made on, which is one of a regular
     /// file, or with [`super::DIRECTORY`] in `b` one of a directory.
     pub const LOOKUP: u16 = 3;
@@ -143,6 +148,10 @@ pub mod op {
     pub const SYMLINK: u16 = 23;
     /// The name of a symbolic link in the directory `h`. Reply: where it leads to.
     pub const READLINK: u16 = 24;
+    /// What small files begin with, of so many names in the directory `h` as there is room for. Bytes: the names, separated by zeros. Reply: for each name
+    /// [`super::Attr`] and the whole content, padded to 8; of what is no small file that may be read, has other names, or that others may change, an
+    /// [`super::Attr`] of zeros. Nothing gets a handle, and nothing counts as read.
+    pub const HEADS: u16 = 25;
 }
 
 /// What [`SetAttr`] sets.

@@ -227,7 +227,7 @@ impl Session {
         }
         let permitted = self.may_all() || known.own && !group;
         // The mode is a part of an access list as well, which may find no room.
-        let is_sure = permitted && (known.plain || set.mask & set::MODE == 0);
+        let is_sure = permitted && !known.unsure && (known.plain || set.mask & set::MODE == 0);
         match is_sure {
             true => self.post(entry, &parts),
             false => Ok(self.ask(entry, &parts, 0)?.map(drop)),

@@ -2,7 +2,7 @@
 //!
 //! A time is logged at once, by the system stream, where nothing about its inode is uncommitted. Elsewhere it is kept in memory, and logged
 //! when that was applied: it must not become durable before the inode, or be overwritten by attributes that were captured before it.
-use crate::base::types::SYSTEM_STREAM;
+use crate::base::types::*;
 use crate::calls::Calls;
 use crate::operation::refusal::Tried;
 use crate::overlay::objects::{Inode, State};
@@ -41,6 +41,18 @@ impl Calls {
             st.attr.atime = op.now;
             op.set_atime(inode, &st);
         }
+    }
+
+    /// A file is read, whose bytes were given out before ([`Calls::read_in_advance`]). Errors: those of reading the inode.
+    pub fn note_access(&self, ino: Ino) -> Result<()> {
+        let inode = self.inode(ino)?;
+        let st = inode.read(self.wait)?;
+        let stale = st.attr.size > 0 && !st.dead && self.atime_is_stale(&st);
+        drop(st);
+        if stale {
+            self.update_atime(&inode);
+        }
+        Ok(())
     }
 
     /// Logs the access times that had to wait for something uncommitted and need not any more.

@@ -51,6 +51,16 @@ pub(crate) fn kill_suidgid(st: &mut State, suidgid: bool, sgid: bool) {
     }
 }
 
+/// Whom the bytes of a read are for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reader {
+    /// They go outside, to who may keep them in a cache.
+    Outside,
+    /// The same, but he may not want them.
+    InAdvance,
+    Inside,
+}
+
 impl Calls {
     /// One write operation at `offset`, bytes. Returns how many bytes were taken: fewer than those of `data` where one operation cannot
     /// hold them all, at the largest size of a file and, unless `flags.whole`, on a full volume.
@@ -407,20 +417,25 @@ impl Calls {
 
     /// Reads up to `len` bytes into `out`; short only at end of file.
     pub fn read(&self, ino: Ino, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
-        self.read_vec(ino, offset, len, true, out)
+        self.read_vec(ino, offset, len, Reader::Outside, out)
     }
 
-    /// As `read`; `seen`: the bytes go outside, to who may keep them in a cache.
+    /// As `read`, for who may want the bytes later: the access time stays until [`Calls::note_access`].
+    pub fn read_in_advance(&self, ino: Ino, len: usize, out: &mut Vec<u8>) -> Result<()> {
+        self.read_vec(ino, 0, len, Reader::InAdvance, out)
+    }
+
+    /// As `read`.
     pub(crate) fn read_vec(
         &self,
         ino: Ino,
         offset: u64,
         len: usize,
-        seen: bool,
+        reader: Reader,
         out: &mut Vec<u8>,
     ) -> Result<()> {
         out.clear();
-        self.read_to(ino, offset, len, seen, |len| {
+        self.read_to(ino, offset, len, reader, |len| {
             out.resize(len, 0);
             out
         })?;
@@ -435,21 +450,23 @@ impl Calls {
 
     /// As `read`, into a place that is there. Gives how many bytes were read: fewer at the end of file.
     pub fn read_into(&self, ino: Ino, offset: u64, out: &mut [u8]) -> Result<usize> {
-        self.read_to(ino, offset, out.len(), true, |len| &mut out[..len])
+        self.read_to(ino, offset, out.len(), Reader::Outside, |len| {
+            &mut out[..len]
+        })
     }
 
-    /// Reads to the `place` that is given for a length. `seen`: the bytes go outside.
+    /// Reads to the `place` that is given for a length.
     fn read_to<'a>(
         &self,
         ino: Ino,
         offset: u64,
         len: usize,
-        seen: bool,
+        reader: Reader,
         place: impl FnOnce(usize) -> &'a mut [u8],
     ) -> Result<usize> {
         self.check_alive()?;
         let inode = self.inode(ino)?;
-        if seen {
+        if reader != Reader::Inside {
             inode.note_seen();
             inode.note_read(offset, offset.saturating_add(len as u64));
         }
@@ -465,7 +482,7 @@ impl Calls {
         }
         let len = (st.attr.size - offset).min(len as u64) as usize;
         self.read_range(&inode, &st, offset, place(len))?;
-        let stale = self.atime_is_stale(&st);
+        let stale = reader != Reader::InAdvance && self.atime_is_stale(&st);
         drop(st);
         if stale {
             self.update_atime(&inode);

@@ -4,7 +4,7 @@ use crate::base::record::RUN_BYTES;
 use crate::base::sync::RwLockWriteGuard;
 use crate::base::types::*;
 use crate::calls::Calls;
-use crate::calls::file::{is_held, touch};
+use crate::calls::file::{Reader, is_held, touch};
 use crate::calls::write_plan::Cell;
 use crate::home::view::Where;
 use crate::operation::group::Held;
@@ -421,7 +421,7 @@ impl Calls {
         while done < len {
             let calls = if done == 0 { self } else { &further };
             let want = (len - done).min(self.limits().write_max as u64) as usize;
-            calls.read_vec(from, from_offset + done, want, false, &mut buf)?;
+            calls.read_vec(from, from_offset + done, want, Reader::Inside, &mut buf)?;
             if buf.is_empty() {
                 break;
             }

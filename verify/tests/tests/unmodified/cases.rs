@@ -75,10 +75,11 @@ while True:
                 os.close(fd)
 "#;
 
-struct Looker(Child);
+/// Looks at everything in a directory, again and again, until it is dropped.
+pub struct Looker(Child);
 
 impl Looker {
-    fn at(dir: &Path) -> Looker {
+    pub fn at(dir: &Path) -> Looker {
         let mut python = Command::new("/usr/bin/python3");
         python.args(["-c", LOOKS, text(dir)]).stdin(Stdio::null());
         Looker(python.spawn().expect("python3"))

@@ -287,6 +287,7 @@ impl Direct {
                 let dir = dir()?;
                 self.look_up(session, consumer, read, volume, dir)
             }
+            op::HEADS => self.heads(session, read, volume, dir()?),
             op::WRITE | op::APPEND => self.write(session, read, volume, file(WRITING)?),
             op::TRUNCATE => {
                 let ino = file(WRITING)?;

@@ -293,7 +293,7 @@ impl Direct {
             if let Some(hold) = holds.get(&ino) {
                 return Ok(Arc::ptr_eq(&hold.session, session));
             }
-            if session.is_in_group(&self.callers) || !self.can_be_changed_unasked(ino) {
+            if session.is_in_group(&self.callers) || !self.can_be_held(ino) {
                 return Ok(false);
             }
             holds.insert(ino, Hold::of(session));
@@ -352,7 +352,7 @@ impl Direct {
     }
 
     /// What is posted to it cannot fail, and no group that is taken back changes it.
-    fn can_be_changed_unasked(&self, ino: Ino) -> bool {
+    pub fn can_be_held(&self, ino: Ino) -> bool {
         let of_its_kind = self.volume.non_blocking().getattr(ino).is_ok_and(|attr| {
             attr.flags & NEVER == 0 && (attr.is_dir() || attr.flags & FLAG_EXTENTS != 0)
         });

@@ -39,6 +39,7 @@ mod execute;
 mod failures;
 mod forgets;
 mod grants;
+mod heads;
 mod holds;
 #[cfg(all(test, feature = "shuttle"))]
 mod interleavings;

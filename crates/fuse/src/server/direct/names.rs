@@ -6,7 +6,7 @@ use super::session::{Consumer, Executed, Opened, Read, Refused, Session};
 use crate::rights;
 use crate::wire::Errno;
 use ccfs_client::direct::layout::{
-    Attr, DIRECTORY, HANDLES, NO_HANDLE, NO_REPLACE, Name, READING, WITH_ATTR, WRITING, op,
+    ASKED, Attr, DIRECTORY, HANDLES, NO_HANDLE, NO_REPLACE, Name, READING, WITH_ATTR, WRITING, op,
     reply_at,
 };
 use ccfs_engine::{Born, Calls, Ino, RenameFlags};
@@ -118,8 +118,12 @@ impl Direct {
                 let want = flag(READING, rights::READ) | flag(WRITING, rights::WRITE);
                 self.may(session, volume, attr.ino, want)?;
             }
+            let is_read = attr.is_file() && access & READING != 0 && read.entry.a != 0;
             // The content is read first: whoever has to wait for it has no handle yet.
-            if attr.is_file() && access & READING != 0 && read.entry.a != 0 {
+            if is_read && read.entry.flags & ASKED == 0 {
+                // Its program has it already.
+                volume.note_access(attr.ino)?;
+            } else if is_read {
                 let room = read.entry.len as usize - reply_at(read.entry.bytes as usize);
                 let most = room.saturating_sub(size_of::<Attr>());
                 let most = usize::try_from(read.entry.a).map_or(most, |n| n.min(most));
@@ -314,7 +318,7 @@ impl Direct {
 
     /// The attributes of a file that has one name, in a directory that the session holds: they stay as they are as long as the session changes
     /// nothing. `None`: others may change it, or to know it takes a wait.
-    fn attr_of_only(
+    pub fn attr_of_only(
         &self,
         session: &Arc<Session>,
         volume: &Calls,
@@ -344,7 +348,7 @@ fn two_names(read: &Read) -> Result<(&[u8], &[u8]), Refused> {
 }
 
 /// A name of one file, as the kernel would let it through.
-fn checked(bytes: &[u8]) -> Result<&[u8], Refused> {
+pub fn checked(bytes: &[u8]) -> Result<&[u8], Refused> {
     if bytes == b"." || bytes == b".." {
         return Err(Refused::Errno(libc::EINVAL));
     }
