@@ -162,6 +162,8 @@ fn others_look_while_files_are_opened() {
         return;
     }
     const FILES: usize = 8;
+    const LOOKS: Duration = Duration::from_secs(4);
+    let begun = Instant::now();
     let mut m = TestMount::new(FsType::Fuseblk);
     let session = session(&m);
     let root = session.root().unwrap();
@@ -170,14 +172,13 @@ fn others_look_while_files_are_opened() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut rng = Rng::new(5);
-            while !stop.load(Ordering::SeqCst) {
+            while !stop.load(Ordering::SeqCst) && begun.elapsed() < 2 * LOOKS {
                 let dir = mnt.join(format!("d{}", round.load(Ordering::SeqCst)));
                 std::thread::sleep(Duration::from_micros(rng.below(300)));
                 let _ = fs::read(dir.join(rng.below(FILES as u64).to_string()));
             }
         });
-        let begun = Instant::now();
-        while begun.elapsed() < Duration::from_secs(4) {
+        while begun.elapsed() < LOOKS {
             let n = round.fetch_add(1, Ordering::SeqCst) + 1;
             let dir = root.make_dir(format!("d{n}"), 0o777).unwrap();
             let names = [0, 1, 2, 3, 4, 5, 6, 7].map(|n| n.to_string());
@@ -202,6 +203,8 @@ fn others_look_while_files_are_opened() {
                     }
                 }
             }
+            names.iter().for_each(|n| dir.remove_file(n).unwrap());
+            root.remove_dir(format!("d{n}")).unwrap();
         }
         stop.store(true, Ordering::SeqCst);
     });
