@@ -1,18 +1,12 @@
-//! Small files of a listed directory, asked for together when a program reads one after the other.
+//! What small files of listed directories begin with, and which ones to ask for next.
 //!
 //! What is known of a name is forgotten by [`crate::tree::Tree::change`], and believed as long as no file was written since it was asked for. A name that was listed
 //! is none of a file that was open for writing then, nor of one that was made later: so who has something open does not matter.
-use crate::answer::Stop;
 use crate::changes::Seen;
-use crate::state::State;
-use crate::table::Found;
-use crate::tree::{Attrs, Id};
 use ccfs_client::direct::layout::{DATA_MAX, HEADS_MAX, SMALL};
-use ccfs_client::direct::{Attr, Dir, File, Head};
+use ccfs_client::direct::{Attr, Head};
 use std::cmp::Ordering;
 use std::collections::{HashMap, VecDeque};
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
 
 /// Bytes of files that are kept at most.
 const KEPT: usize = 1 << 20;
@@ -20,6 +14,12 @@ const KEPT: usize = 1 << 20;
 const OVERHEAD: usize = 256;
 /// Files that may be asked for in vain, whatever was of use.
 const VAIN: u32 = 64;
+
+/// A directory of the tree.
+type Id = u64;
+
+/// Files of a directory, by name.
+pub type Files = HashMap<Box<[u8]>, ListedFile>;
 
 /// A file of a directory, as it was listed.
 pub struct ListedFile {
@@ -88,16 +88,16 @@ pub struct Heads {
     count: usize,
     bytes: usize,
     next: u64,
-    used: u32,
-    vain: u32,
+    pub used: u32,
+    pub vain: u32,
     /// Several files of one directory were read.
     reads_trees: bool,
     order: Order,
 }
 
-struct Kept {
-    head: Head,
-    seen: Seen,
+pub struct Kept {
+    pub head: Head,
+    pub seen: Seen,
     number: u64,
 }
 
@@ -108,7 +108,7 @@ impl Kept {
 }
 
 impl Heads {
-    fn remove(&mut self, id: Id, name: &[u8]) -> Option<Kept> {
+    pub fn remove(&mut self, id: Id, name: &[u8]) -> Option<Kept> {
         let its = self.all.get_mut(&id)?;
         let kept = its.remove(name)?;
         if its.is_empty() {
@@ -126,7 +126,7 @@ impl Heads {
         }
     }
 
-    fn put(&mut self, id: Id, name: &[u8], head: Head, seen: Seen) {
+    pub fn put(&mut self, id: Id, name: &[u8], head: Head, seen: Seen) {
         self.forget(id, name);
         self.next += 1;
         let number = self.next;
@@ -155,31 +155,36 @@ impl Heads {
     }
 
     /// A file is opened: others of its directory are to be asked for. Which: its own name first.
-    fn next_of(&mut self, listed: &mut Attrs, name: &[u8]) -> Option<Vec<Box<[u8]>>> {
-        let file = listed.all.get(name).filter(|file| file.is_small())?;
+    pub fn next_of(
+        &mut self,
+        all: &mut Files,
+        reading: &mut Reading,
+        name: &[u8],
+    ) -> Option<Vec<Box<[u8]>>> {
+        let file = all.get(name).filter(|file| file.is_small())?;
         let (size, now) = (file.attr.size, key(name, file));
-        let is_second = listed.reading.last.is_some();
-        self.note_opened(listed, name);
+        let is_second = reading.last.is_some();
+        self.note_opened(all, reading, name);
         let is_vain = self.vain > self.used.saturating_add(VAIN);
         if is_vain || !(self.reads_trees || is_second) {
             return None;
         }
         self.reads_trees = true;
         let order = self.order;
-        let sorted = match listed.reading.sorted.take() {
+        let sorted = match reading.sorted.take() {
             Some((as_now, sorted)) if as_now == order => sorted,
             _ => {
-                let small = listed.all.iter().filter(|(_, file)| file.is_small());
-                let mut all: Vec<Key> = small.map(|(name, file)| key(name, file)).collect();
-                all.sort_unstable_by(|a, b| order.of(a, b));
-                all
+                let small = all.iter().filter(|(_, file)| file.is_small());
+                let mut keys: Vec<Key> = small.map(|(name, file)| key(name, file)).collect();
+                keys.sort_unstable_by(|a, b| order.of(a, b));
+                keys
             }
         };
         let from = sorted.partition_point(|one| order.of(one, &now) != Ordering::Greater);
         let mut room = DATA_MAX - Head::room(size);
         let mut names: Vec<Box<[u8]>> = vec![name.into()];
         for one in sorted[from..].iter().chain(&sorted[..from]) {
-            let file = listed.all.get_mut(&one.name).filter(|file| !file.asked);
+            let file = all.get_mut(&one.name).filter(|file| !file.asked);
             let Some(file) = file.filter(|_| *one.name != *name) else {
                 continue;
             };
@@ -191,22 +196,22 @@ impl Heads {
             file.asked = true;
             names.push(one.name.clone());
         }
-        listed.reading.sorted = Some((order, sorted));
+        reading.sorted = Some((order, sorted));
         (names.len() > 1).then_some(names)
     }
 
     /// A file is opened: in which order is that?
-    fn note_opened(&mut self, listed: &mut Attrs, name: &[u8]) {
-        let Some(now) = listed.all.get(name).map(|file| key(name, file)) else {
+    pub fn note_opened(&mut self, all: &Files, reading: &mut Reading, name: &[u8]) {
+        let Some(now) = all.get(name).map(|file| key(name, file)) else {
             return;
         };
-        if let Some(last) = &listed.reading.last {
+        if let Some(last) = &reading.last {
             let fits = |order: Order| order.of(last, &now) == Ordering::Less;
             let orders = [self.order, Order::Name, Order::Number, Order::Listed];
             let fitting = orders.into_iter().find(|order| fits(*order));
             self.order = fitting.unwrap_or(self.order);
         }
-        listed.reading.last = Some(now);
+        reading.last = Some(now);
     }
 }
 
@@ -216,87 +221,4 @@ fn key(name: &[u8], file: &ListedFile) -> Key {
         number: file.attr.ino,
         nth: file.nth,
     }
-}
-
-/// Names for which to ask, and what had changed when it was known that they can be believed.
-struct Wanted {
-    names: Vec<Box<[u8]>>,
-    seen: Seen,
-    changes: Option<u64>,
-}
-
-/// Opens a small file for reading, if it surely is what it was. `None`: it has to be asked for by itself.
-pub fn open(
-    state: &State,
-    (dir, id): (&Dir, Id),
-    name: &[u8],
-) -> Result<Option<(File, Found)>, Stop> {
-    let found = match known(state, id, name) {
-        Ok(found) => Some(found),
-        Err(Some(wanted)) if ask(state, (dir, id), &wanted) => known(state, id, name).ok(),
-        Err(_) => None,
-    };
-    let Some(found) = found else {
-        return Ok(None);
-    };
-    let opened = dir.open_known(OsStr::from_bytes(name), &found.attr)?;
-    // What was opened could be another file, if the name was another one's in between.
-    let opened = opened.filter(|_| state.changes.none_since(found.seen));
-    let heads = &mut state.tree().heads;
-    match opened {
-        Some(_) => heads.used += 1,
-        None => heads.vain += 1,
-    }
-    Ok(opened.map(|file| (file, found)))
-}
-
-/// What is known of a file. Error: what to ask for.
-fn known(state: &State, id: Id, name: &[u8]) -> Result<Found, Option<Wanted>> {
-    let mut tree = state.tree();
-    // Changes that come later are noted after this.
-    let (seen, changes) = (state.changes.now(), tree.changes(id));
-    let is_so = |kept: &Kept| changes.is_some() && kept.seen.is_of_same_content(seen);
-    let kept = match tree.heads.remove(id, name) {
-        Some(kept) if !is_so(&kept) => {
-            tree.heads.vain += 1;
-            None
-        }
-        kept => kept,
-    };
-    let reading = tree.reading(id, &state.changes);
-    let Some(kept) = kept else {
-        let (listed, heads) = reading.ok_or(None)?;
-        let names = heads.next_of(listed, name).ok_or(None)?;
-        return Err(Some(Wanted {
-            names,
-            seen,
-            changes,
-        }));
-    };
-    if let Some((listed, heads)) = reading {
-        heads.note_opened(listed, name);
-    }
-    Ok(Found {
-        attr: kept.head.attr,
-        head: kept.head.content,
-        seen,
-    })
-}
-
-/// Asks for files. False: nothing is known of them.
-fn ask(state: &State, (dir, id): (&Dir, Id), wanted: &Wanted) -> bool {
-    let names = wanted.names.iter().map(|name| OsStr::from_bytes(name));
-    let Ok(heads) = dir.heads(names) else {
-        return false;
-    };
-    let mut tree = state.tree();
-    if wanted.changes.is_none() || tree.changes(id) != wanted.changes {
-        return false;
-    }
-    for (name, head) in wanted.names.iter().zip(heads) {
-        if let Some(head) = head {
-            tree.heads.put(id, name, head, wanted.seen);
-        }
-    }
-    true
 }

@@ -12,6 +12,7 @@
 #![warn(missing_docs)]
 
 mod acl;
+mod ahead;
 mod answer;
 mod asking;
 mod attributes;

@@ -1,9 +1,9 @@
 //! Calls on a path that leads into a held directory.
 use crate::acl;
+use crate::ahead;
 use crate::answer::{Answer, Stop};
 use crate::attributes::{mode, owner, put_stat, put_statx, times};
 use crate::count::{self, Reason};
-use crate::heads;
 use crate::identity::known;
 use crate::listing;
 use crate::mounts::mounts;
@@ -240,7 +240,7 @@ fn open_file(
     let only_reads = how.read && !how.write && !how.truncate;
     if only_reads
         && !how.create
-        && let Some((file, found)) = heads::open(state, (dir, id), name)?
+        && let Some((file, found)) = ahead::open(state, (dir, id), name)?
     {
         let opening = Opening {
             flags,

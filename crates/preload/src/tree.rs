@@ -7,7 +7,7 @@ use crate::answer::{Answer, Stop};
 use crate::asking::Asking;
 use crate::changes::{Changes, Seen};
 use crate::count::{self, Reason};
-use crate::heads::{Heads, ListedFile, Reading};
+use crate::heads::{Files, Heads, Reading};
 use crate::identity::{Identity, of};
 use crate::mounts::mounts;
 use crate::tries::{Looking, Taking};
@@ -51,7 +51,7 @@ struct Node {
 pub struct Attrs {
     /// What had changed then.
     pub seen: Seen,
-    pub all: HashMap<Box<[u8]>, ListedFile>,
+    pub all: Files,
     pub dirs: HashSet<Box<[u8]>>,
     /// Of all listings.
     pub number: u64,
