@@ -1,4 +1,4 @@
-//! How many files of a directory are asked for one by one before all of them are, in one answer.
+//! How many files of a directory are asked for one by one before all of them are, in one answer; and whether a directory is listed when it is found.
 
 /// So many, as long as nothing is known of the program.
 const ASKED_MIN: u32 = 3;
@@ -36,9 +36,48 @@ impl Asking {
     }
 }
 
+/// Directories that were told with what is in them before it counts what came of it.
+const TOLD_MIN: u32 = 4;
+
+/// Whether directories are listed when they are found, and what came of it so far.
+#[derive(Default)]
+pub struct Finding {
+    told: u32,
+    used: u32,
+}
+
+impl Finding {
+    /// The next one is to be: half of them were of use.
+    pub fn is_due(&self) -> bool {
+        self.told < TOLD_MIN || self.used >= self.told / 2
+    }
+
+    /// One was.
+    pub fn note_told(&mut self) {
+        self.told = self.told.saturating_add(1);
+    }
+
+    /// Somebody wanted to know what is in it.
+    pub fn note_used(&mut self) {
+        self.used = self.used.saturating_add(1);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_never_reads_a_directory_is_told_of_few() {
+        let mut finding = Finding::default();
+        for _ in 0..TOLD_MIN {
+            assert!(finding.is_due());
+            finding.note_told();
+        }
+        assert!(!finding.is_due());
+        (0..TOLD_MIN / 2).for_each(|_| finding.note_used());
+        assert!(finding.is_due());
+    }
 
     #[test]
     fn who_asks_for_all_files_is_told_at_once() {

@@ -1,16 +1,14 @@
 //! Names of an open directory, as getdents64(2) gives them.
 use crate::answer::{Answer, Stop};
-use crate::heads::{ListedFile, Reading};
+use crate::attrs::{Attrs, KEPT};
 use crate::program;
 use crate::state::State;
 use crate::table::{Listing, Place};
-use crate::tree::{Attrs, Id};
+use crate::tree::Id;
 use ccfs_client::direct::{Dir, Listed};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
-/// Files of a directory whose attributes are kept at most.
-const KEPT: usize = 4096;
 /// Where in a struct linux_dirent64 the name begins.
 const NAME: usize = 19;
 
@@ -83,24 +81,7 @@ pub fn list(
     if !quiet {
         return Ok(Some(names));
     }
-    let places = (0..).zip(names.iter());
-    let with_attr = places.filter_map(|(nth, one)| {
-        let file = ListedFile::new(one.attr?, nth);
-        Some((one.entry.name.as_bytes().into(), file))
-    });
-    let all = with_attr.collect();
-    let is_dir = |one: &&Listed| {
-        one.entry.kind == libc::DT_DIR && one.entry.name != "." && one.entry.name != ".."
-    };
-    let dirs = names.iter().filter(is_dir);
-    let attrs = Attrs {
-        seen,
-        all,
-        dirs: dirs.map(|one| one.entry.name.as_bytes().into()).collect(),
-        number: 0,
-        asked,
-        reading: Reading::default(),
-    };
+    let attrs = Attrs::of(&names, seen, asked);
     state.tree().note_listed(id, changes, attrs);
     Ok(Some(names))
 }

@@ -26,7 +26,7 @@ pub struct State {
     /// Open for nothing: who misses a call is told so.
     placeholder: OwnedFd,
     /// What may have changed a file of which something is known here.
-    pub changes: Changes,
+    pub changes: Arc<Changes>,
     /// What is at its end after an append, wherever that is.
     appended: Mutex<Vec<Weak<Open>>>,
 }
@@ -56,12 +56,13 @@ impl State {
             fcntl_dupfd_cloexec(&first, mounts().lowest_own()).map_err(|_| Stop::Kernel)?;
         let region = region().ok_or(Stop::Kernel)?;
         let own = placeholder.as_raw_fd();
+        let (table, changes) = (Table::default(), Arc::new(Changes::default()));
         let made: &'static State = Box::leak(Box::new(State {
-            table: Table::default(),
-            tree: Mutex::default(),
+            tree: Mutex::new(Tree::new(&changes, &table.writers)),
+            table,
             buffer: Mutex::default(),
             placeholder,
-            changes: Changes::default(),
+            changes,
             appended: Mutex::default(),
         }));
         let at = ptr::from_ref(made).cast_mut().cast();
@@ -92,7 +93,8 @@ impl State {
     /// Nothing is held any more.
     pub fn forget_trees(&self) {
         // What goes makes calls of its own: not while the tree is locked.
-        let gone = std::mem::take(&mut *self.tree());
+        let none = Tree::new(&self.changes, &self.table.writers);
+        let gone = std::mem::replace(&mut *self.tree(), none);
         drop(gone);
     }
 

@@ -4,18 +4,19 @@
 //! held directory on, the *top* of its tree. A top is known by the directory that it is in, which the kernel knows, and its name there; which
 //! directory a path leads to before it, the kernel is asked each time.
 use crate::answer::{Answer, Stop};
-use crate::asking::Asking;
+use crate::asking::{Asking, Finding};
+use crate::attrs::{Attrs, KEPT};
 use crate::changes::{Changes, Seen};
-use crate::count::{self, Reason};
-use crate::heads::{Files, Heads, Reading};
+use crate::heads::Heads;
 use crate::identity::{Identity, of};
 use crate::mounts::mounts;
+use crate::sessions::begin;
 use crate::tries::{Looking, Taking};
-use crate::writers;
+use crate::writers::{self, Writers};
 use ccfs_client::direct::layout::{SetAttr, set};
 use ccfs_client::direct::{Attr, Dir, Listed, Session, Used};
-use rustix::fs::{Mode, OFlags, fstat, open, openat};
-use std::collections::{HashMap, HashSet, VecDeque};
+use rustix::fs::{Mode, OFlags, fstat, openat};
+use std::collections::{HashMap, VecDeque};
 use std::ffi::OsStr;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
@@ -45,20 +46,8 @@ struct Node {
     /// Files of it that were asked for, one by one, since it was listed, and how often it was.
     asked: u32,
     listings: u32,
-}
-
-/// Attributes of files of a directory, as they were listed.
-pub struct Attrs {
-    /// What had changed then.
-    pub seen: Seen,
-    pub all: Files,
-    pub dirs: HashSet<Box<[u8]>>,
-    /// Of all listings.
-    pub number: u64,
-    /// It was listed for them.
-    pub asked: bool,
-    /// How its files are read.
-    pub reading: Reading,
+    /// It was listed when it was found, and nobody has used that yet.
+    told: bool,
 }
 
 /// Names of all directories whose files' attributes are kept, about.
@@ -114,10 +103,22 @@ pub struct Tree {
     pub taking: Taking,
     pub looking: Looking,
     asking: Asking,
+    finding: Finding,
+    changes: Arc<Changes>,
+    writers: Arc<Writers>,
     pub heads: Heads,
 }
 
 impl Tree {
+    /// With nothing in it; of a process that counts its changes so.
+    pub fn new(changes: &Arc<Changes>, writers: &Arc<Writers>) -> Tree {
+        Tree {
+            changes: changes.clone(),
+            writers: writers.clone(),
+            ..Tree::default()
+        }
+    }
+
     /// A descriptor of this library's on a volume.
     pub fn a_descriptor(&self, device: u64) -> Option<i32> {
         let session = self.volumes.get(&device)?.as_ref()?;
@@ -260,9 +261,24 @@ impl Tree {
             return Ok(id);
         }
         let node = self.nodes.get(&id).ok_or(Stop::Kernel)?;
-        match node.dir.open_dir_with_attr(OsStr::from_bytes(name)) {
-            Ok((dir, attr)) if dir.is_direct() => {
-                self.add_below(id, name, dir, &attr).ok_or(Stop::Kernel)
+        let (seen, quiet) = (self.changes.now(), self.writers.are_none());
+        let is_told = self.finding.is_due();
+        let called = OsStr::from_bytes(name);
+        let opened = match is_told {
+            true => node.dir.open_dir_listed(called),
+            false => node
+                .dir
+                .open_dir_with_attr(called)
+                .map(|(dir, attr)| (dir, attr, None)),
+        };
+        match opened {
+            Ok((dir, attr, names)) if dir.is_direct() => {
+                let below = self.add_below(id, name, dir, &attr).ok_or(Stop::Kernel)?;
+                if is_told {
+                    self.finding.note_told();
+                    self.note_told(below, names, quiet.then_some(seen));
+                }
+                Ok(below)
             }
             Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Err(Stop::Errno(libc::ENOENT)),
             _ => Err(Stop::Kernel),
@@ -375,6 +391,30 @@ impl Tree {
         listed.is_some_and(|listed| listed.dirs.contains(name))
     }
 
+    /// A directory that was just found was listed by that: what is in it, and what had changed by then, if attributes are to be kept.
+    fn note_told(&mut self, id: Id, names: Option<Vec<Listed>>, seen: Option<Seen>) {
+        let Some(names) = names.filter(|names| names.len() <= KEPT) else {
+            return;
+        };
+        let names = Arc::new(names);
+        if let Some(node) = self.nodes.get_mut(&id) {
+            node.told = true;
+        }
+        self.keep_names(id, 0, names.clone());
+        if let Some(seen) = seen {
+            self.note_listed(id, 0, Attrs::of(&names, seen, false));
+        }
+    }
+
+    /// What was told of it is of use.
+    fn note_used(&mut self, id: Id) {
+        if let Some(node) = self.nodes.get_mut(&id)
+            && std::mem::take(&mut node.told)
+        {
+            self.finding.note_used();
+        }
+    }
+
     /// All names of a directory were listed, when it had seen so many changes.
     pub fn keep_names(&mut self, id: Id, changes: u64, names: Arc<Vec<Listed>>) {
         if self.changes(id) == Some(changes) {
@@ -383,10 +423,13 @@ impl Tree {
     }
 
     /// All names of a directory that is held, if they are known.
-    pub fn kept_names(&self, id: Id) -> Option<Arc<Vec<Listed>>> {
-        let (of, changes, names) = self.last.as_ref()?;
-        let is_so = *of == id && self.changes(id) == Some(*changes);
-        is_so.then(|| names.clone())
+    pub fn kept_names(&mut self, id: Id) -> Option<Arc<Vec<Listed>>> {
+        let (of, changes, names) = self.last.clone()?;
+        let is_so = of == id && self.changes(id) == Some(changes);
+        if is_so {
+            self.note_used(id);
+        }
+        is_so.then_some(names)
     }
 
     /// Attributes of a directory's files were listed, when it had seen so many changes.
@@ -428,10 +471,15 @@ impl Tree {
         // Of a file with one name this directory's changes are all that concern its name.
         let is_so = changes.none_written_since(listed.seen)
             && (attr.nlink == 1 || changes.none_since(listed.seen));
-        if is_so && listed.asked {
+        if !is_so {
+            return None;
+        }
+        let (attr, asked) = (*attr, listed.asked);
+        if asked {
             self.asking.note_used();
         }
-        is_so.then_some(*attr)
+        self.note_used(id);
+        Some(attr)
     }
 
     /// What is known of a directory's files, if no file was written since, and what they begin with.
@@ -468,6 +516,7 @@ impl Tree {
             changes: 0,
             asked: 0,
             listings: 0,
+            told: false,
         };
         self.nodes.insert(id, node);
         self.link(id);
@@ -647,20 +696,4 @@ fn ends_in_dot(path: &[u8]) -> bool {
     let end = path.iter().rposition(|b| *b != b'/').map_or(0, |at| at + 1);
     let path = &path[..end];
     path == b"." || path.ends_with(b"/.")
-}
-
-/// On the root of a mount: from there all of it can be reached.
-fn begin(device: u64) -> Option<Session> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let roots = mounts().of_device(device).filter_map(|mount| {
-        let root = open(&mount.path, flags, Mode::empty()).ok()?;
-        (fstat(&root).ok()?.st_dev == device).then_some(root)
-    });
-    let mut sessions = roots.filter_map(|root| Session::begin(root).ok());
-    let session = sessions.find(Session::is_direct);
-    count::left(match session {
-        Some(_) => Reason::Sessions,
-        None => Reason::NoSession,
-    });
-    session
 }

@@ -65,6 +65,12 @@ impl Writers {
         Leaving(self, place)
     }
 
+    /// There are none.
+    pub fn are_none(&self) -> bool {
+        let counts = self.counts();
+        counts.anywhere == 0 && counts.leaving == 0 && counts.made.is_empty()
+    }
+
     /// One of them may have a name in this directory.
     pub fn may_be_in(&self, place: Place) -> bool {
         let counts = self.counts();

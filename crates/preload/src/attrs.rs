@@ -1,0 +1,45 @@
+//! What is known of a directory's files once they were listed.
+use crate::changes::Seen;
+use crate::heads::{Files, ListedFile, Reading};
+use ccfs_client::direct::Listed;
+use std::collections::HashSet;
+use std::os::unix::ffi::OsStrExt;
+
+/// Files of a directory whose attributes are kept at most.
+pub const KEPT: usize = 4096;
+
+/// Attributes of files of a directory, as they were listed.
+pub struct Attrs {
+    /// What had changed then.
+    pub seen: Seen,
+    pub all: Files,
+    pub dirs: HashSet<Box<[u8]>>,
+    /// Of all listings.
+    pub number: u64,
+    /// It was listed for them.
+    pub asked: bool,
+    /// How its files are read.
+    pub reading: Reading,
+}
+
+impl Attrs {
+    /// Of these names, which were listed when so much had changed. `asked`: for their attributes.
+    pub fn of(names: &[Listed], seen: Seen, asked: bool) -> Attrs {
+        let with_attr = (0..).zip(names).filter_map(|(nth, one)| {
+            let file = ListedFile::new(one.attr?, nth);
+            Some((one.entry.name.as_bytes().into(), file))
+        });
+        let is_dir = |one: &&Listed| {
+            one.entry.kind == libc::DT_DIR && one.entry.name != "." && one.entry.name != ".."
+        };
+        let dirs = names.iter().filter(is_dir);
+        Attrs {
+            seen,
+            all: with_attr.collect(),
+            dirs: dirs.map(|one| one.entry.name.as_bytes().into()).collect(),
+            number: 0,
+            asked,
+            reading: Reading::default(),
+        }
+    }
+}
