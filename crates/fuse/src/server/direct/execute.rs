@@ -96,7 +96,9 @@ impl Direct {
                 0 => cost(read.entry.op, read.entry.bytes as usize),
                 _ => 0,
             };
-            let named = consumer.grants.named_in(&read, || session.times_stopped());
+            let named = consumer
+                .grants
+                .named_in(&read.entry, || session.times_stopped());
             // Its program waits: it looks whether it may still post after it has (`Ring::publish`).
             if price > 0 && may.blocks == 0 || named == Named::TakenBack {
                 consumer.grants.offer_again(named, memory);
@@ -107,7 +109,7 @@ impl Direct {
                 continue;
             }
             // What is more would be taken from what other sessions were promised.
-            let births = usize::from(is_birth(&read));
+            let births = usize::from(is_birth(&read.entry));
             if price > may.blocks || births > may.inodes {
                 self.fail(
                     session,

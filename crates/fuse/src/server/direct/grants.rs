@@ -1,6 +1,5 @@
 //! Numbers of inodes that a program is told before it makes files with them, so that it need not ask what it has made.
-use super::session::Read;
-use ccfs_client::direct::layout::{ASKED, GRANTS_MAX, cost, named_by, op};
+use ccfs_client::direct::layout::{ASKED, Entry, GRANTS_MAX, cost, named_by, op};
 use ccfs_client::direct::memory::Memory;
 use ccfs_engine::{FastMap, Ino, Volume};
 use std::sync::atomic::Ordering;
@@ -35,8 +34,7 @@ pub enum Named {
 
 impl Grants {
     /// `stops`: how often the program was told to post nothing, without which nothing is taken back.
-    pub fn named_in(&self, read: &Read, stops: impl FnOnce() -> u32) -> Named {
-        let entry = &read.entry;
+    pub fn named_in(&self, entry: &Entry, stops: impl FnOnce() -> u32) -> Named {
         if !matches!(entry.op, op::CREATE | op::MKDIR) || entry.a == 0 {
             return Named::Not;
         }
@@ -100,8 +98,7 @@ impl Grants {
 }
 
 /// An entry that is posted and makes an inode.
-pub fn is_birth(read: &Read) -> bool {
-    let entry = &read.entry;
+pub fn is_birth(entry: &Entry) -> bool {
     let posted = entry.flags & ASKED == 0 && cost(entry.op, 0) > 0;
     posted && matches!(entry.op, op::CREATE | op::MKDIR | op::SYMLINK)
 }

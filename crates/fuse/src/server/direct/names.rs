@@ -31,7 +31,7 @@ impl Direct {
         if let Some(ino) = read.says.ino {
             consumer.grants.use_up(ino);
         }
-        if is_birth(read) {
+        if is_birth(&read.entry) {
             consumer.grants.note_birth(dir);
         }
         let born = Opened {
