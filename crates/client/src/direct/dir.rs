@@ -6,10 +6,10 @@ use super::known::{Kind, KnownNames};
 use super::layout::{
     Attr, DATA_MAX, DIRECTORY, Entry, NO_HANDLE, PLAIN, READING, SetAttr, op, set,
 };
-use super::listing::{self, Listed};
 use super::node::{Dirs, Held, Node, Way};
 use super::options::OpenOptions;
 use super::session::{Did, Session};
+use super::told::{self, Listed};
 use crate::sys::fail;
 use rustix::fs::{AtFlags, Mode, OFlags, mkdirat, openat, statat};
 use rustix::io::Errno;
@@ -402,7 +402,7 @@ impl Dir {
         &self,
         name: impl AsRef<Path>,
     ) -> io::Result<(Dir, Attr, Option<Vec<Listed>>)> {
-        self.open_dir_named(checked(name.as_ref())?, &mut vec![0; listing::WITH_DIR])
+        self.open_dir_named(checked(name.as_ref())?, &mut vec![0; told::LISTING])
     }
 
     fn open_dir_named(
@@ -420,12 +420,12 @@ impl Dir {
                         session.close(handle);
                         return fail(libc::ENOTDIR);
                     }
-                    let listed = listing::whole(&listing[..bytes]);
+                    let listed = told::whole(&listing[..bytes]);
                     let names = listed
                         .as_ref()
                         .filter(|_| session.may_change_names(&attr))
                         .and_then(|all| {
-                            listing::known_names(session, all.iter().map(|one| &one.entry))
+                            told::known_names(session, all.iter().map(|one| &one.entry))
                         });
                     let (dir, is_so) = self.found_with(handle, &attr, names, before);
                     return Ok((dir, attr, listed.filter(|_| is_so)));

@@ -43,6 +43,7 @@ pub mod ring;
 mod session;
 pub mod sync;
 mod take;
+mod told;
 
 use crate::abi;
 pub use descriptors::{keep_descriptors_from, set_descriptor_hook};
@@ -50,12 +51,12 @@ pub use dir::{Dir, Opened};
 pub use file::File;
 pub use heads::Head;
 pub use layout::{Attr, SetAttr};
-pub use listing::{DirEntry, Listed};
 pub use options::OpenOptions;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
 pub use take::Used;
+pub use told::{DirEntry, Listed};
 
 /// A session on one volume.
 #[derive(Clone)]

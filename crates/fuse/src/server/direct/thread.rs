@@ -11,6 +11,9 @@ use std::time::Duration;
 
 /// How long it looks for more before it dozes. It gives its processor to whoever wants it meanwhile.
 const LOOKS: Duration = Duration::from_micros(50);
+/// The same, where more comes within half of that as a rule: to wake a processor that sleeps takes a virtual machine 50 us and more, for which the program
+/// waits.
+const LOOKS_MAX: Duration = Duration::from_micros(400);
 /// How long a posted entry may lie while it dozes, and how often it dozes before it sleeps.
 const DOZE: Duration = Duration::from_micros(500);
 // Where a scheduler decides when a doze is over, one is as good as many.
@@ -37,12 +40,45 @@ pub fn start(direct: Arc<Direct>, session: Arc<Session>) -> io::Result<()> {
     Ok(())
 }
 
+/// How long it takes until there is more.
+struct Pause {
+    mean: Duration,
+    begun: Instant,
+}
+
+impl Pause {
+    fn new() -> Pause {
+        Pause {
+            mean: LOOKS_MAX,
+            begun: Instant::now(),
+        }
+    }
+
+    fn begins(&mut self) {
+        self.begun = Instant::now();
+    }
+
+    fn ends(&mut self) {
+        // One long one is no reason to doubt for long.
+        let pause = self.begun.elapsed().min(4 * LOOKS_MAX);
+        self.mean = self.mean * 7 / 8 + pause / 8;
+    }
+
+    /// How long it is worth to look.
+    fn looks(&self) -> Duration {
+        match self.mean < LOOKS_MAX / 2 {
+            true => LOOKS_MAX,
+            false => LOOKS,
+        }
+    }
+}
+
 pub fn serve(direct: &Arc<Direct>, session: &Arc<Session>) {
     while direct.allowed.by_hand && !session.is_ending() {
         std::thread::sleep(DOZE);
     }
     let (mut dozed, mut looked, mut claimed) = (0, Instant::now(), Instant::now());
-    let mut head = session.head();
+    let (mut head, mut pause) = (session.head(), Pause::new());
     loop {
         // Others may go on posting with its memory.
         let due = dozed > 0 || looked.elapsed() >= LOOK;
@@ -67,16 +103,18 @@ pub fn serve(direct: &Arc<Direct>, session: &Arc<Session>) {
         session.say_processor();
         if session.is_pending() {
             dozed = 0;
+            pause.ends();
             // Errors are the entries', but for a volume that is gone; the session is over then.
             let _ = direct.carry_out(session, Wait::Allowed);
+            pause.begins();
         }
         // What comes later than that end is not waited for: a program can go on for ever.
         if ending || session.is_over() {
             session.say_ended(libc::ENOTCONN);
             return;
         }
-        let begun = Instant::now();
-        while !session.is_pending() && begun.elapsed() < LOOKS {
+        let (begun, looks) = (Instant::now(), pause.looks());
+        while !session.is_pending() && begun.elapsed() < looks {
             std::thread::yield_now();
         }
         if session.is_pending() {
