@@ -29,9 +29,7 @@ use shuttle::{Config, Runner};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::process::Command;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, LazyLock};
 
 /// Handles of all scenarios: a directory, and a file in it.
