@@ -17,6 +17,7 @@ use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::atomic::{Ordering::Acquire, fence};
 use std::sync::{Arc, Mutex};
 
 /// Names of a directory at most, for new directories there to be posted: a directory may have so many links on any volume.
@@ -197,7 +198,7 @@ impl Dir {
         };
         let (kind, as_made) = match op {
             op::MKDIR => (Kind::Dir, libc::S_IFDIR | mode & 0o1777 & !umask),
-            _ => (Kind::File, libc::S_IFREG | mode & 0o7777 & !umask),
+            _ => (Kind::Own, libc::S_IFREG | mode & 0o7777 & !umask),
         };
         self.0.check_held(way)?;
         if let Way::Held(dir) = way {
@@ -362,9 +363,13 @@ impl Dir {
         let (handle, attr, known) = self.birth(&mut way, op::MKDIR, name, mode_bits)?;
         let attr = match attr {
             Some(attr) => attr,
-            None => match self.held_attr(handle)? {
-                Did::Done(attr) => attr,
-                Did::Broken => {
+            None => match self.held_attr(handle) {
+                Ok(Did::Done(attr)) => attr,
+                Err(e) => {
+                    session.close(handle);
+                    return Err(e);
+                }
+                Ok(Did::Broken) => {
                     session.close(handle);
                     drop(way);
                     let (dir, attr, _) = self.open_dir_named(name, &mut [])?;
@@ -423,7 +428,8 @@ impl Dir {
                     let listed = told::whole(&listing[..bytes]);
                     let names = listed
                         .as_ref()
-                        .filter(|_| session.may_change_names(&attr))
+                        // What others may do could have changed since.
+                        .filter(|_| session.may_all())
                         .and_then(|all| {
                             told::known_names(session, all.iter().map(|one| &one.entry))
                         });
@@ -460,7 +466,8 @@ impl Dir {
             session.close(handle);
             return (Dir(node), false);
         }
-        // Another thread could change something there by an object that there was until now; that counts before it is published.
+        // Another thread could change something there by an object that there was until now; that has counted before the object went.
+        fence(Acquire);
         let is_so = session.names_changed() == changes && !session.is_broken(handle);
         let names = names.filter(|_| is_so);
         let node = self.0.beside(Way::Held(Held {

@@ -8,7 +8,7 @@ use crate::sys::fail;
 use rustix::fs::{Mode, OFlags, openat};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::{fs, io};
@@ -81,6 +81,7 @@ impl File {
     pub fn descriptor(&self) -> io::Result<OwnedFd> {
         match &*self.read() {
             FileWay::Held(handle) if self.taken.is_some() => {
+                self.session.has_locks.store(true, SeqCst);
                 self.open_by_name(*handle, FOR_LOCKS, 0)
             }
             _ => fail(libc::EINVAL),

@@ -91,7 +91,7 @@ impl Dir {
             return Ok(None);
         };
         let kind = dir.names.as_ref().and_then(|names| names.get(name));
-        if kind != Some(Kind::File) {
+        if !kind.is_some_and(Kind::is_file) {
             return Ok(None);
         }
         let Ok(handle) = session.new_handle() else {

@@ -19,9 +19,17 @@ const OVERHEAD: usize = 64;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     File,
+    /// A file that this session has made, and that has no other name.
+    Own,
     Dir,
     /// A symbolic link, or something that only others use.
     Other,
+}
+
+impl Kind {
+    pub fn is_file(self) -> bool {
+        matches!(self, Kind::File | Kind::Own)
+    }
 }
 
 /// Bytes of a name in its directory (ext4).

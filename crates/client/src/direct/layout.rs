@@ -143,6 +143,7 @@ pub mod op {
     /// Only with [`super::BY_CALL`]: this thread uses the session from now on.
     pub const THREAD: u16 = 21;
     /// The regular file that the first name (`b` bytes) in `h` leads to gets the rest of the bytes as another name in `h2`. EOPNOTSUPP: only the kernel can.
+    /// It may be posted of a file that the session has made, and that has one name.
     pub const LINK: u16 = 22;
     /// A symbolic link in the directory `h`: its name (`b` bytes), and where it leads to.
     pub const SYMLINK: u16 = 23;
@@ -345,6 +346,13 @@ pub struct Name {
     pub len: u32,
     /// A DT_* value.
     pub kind: u32,
+}
+
+impl Entry {
+    /// Its second handle is of a directory, too, and may be broken.
+    pub const fn has_two_directories(&self) -> bool {
+        matches!(self.op, op::LINK | op::RENAME)
+    }
 }
 
 /// What an entry may take of the volume's space at most, blocks of any size from 1 KiB on; 0 for one that changes nothing.

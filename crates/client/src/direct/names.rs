@@ -1,6 +1,6 @@
 //! Names of a directory: removed, renamed, linked.
 use super::dir::{Dir, checked};
-use super::known::Kind;
+use super::known::{Kind, KnownNames};
 use super::layout::{Entry, NO_REPLACE, op};
 use super::node::{Node, Way};
 use super::session::Did;
@@ -91,7 +91,7 @@ impl Dir {
             let known = dir.names.as_ref().map(|n| n.get(name));
             let done = match known {
                 Some(None) => return fail(libc::ENOENT),
-                Some(Some(Kind::File | Kind::Other)) if op == op::UNLINK => {
+                Some(Some(Kind::File | Kind::Own | Kind::Other)) if op == op::UNLINK => {
                     session.post(entry, &[name])?
                 }
                 _ => session.ask(entry, &[name], 0)?.map(drop),
@@ -239,7 +239,26 @@ impl Dir {
                 ..Entry::default()
             };
             session.has_links.store(true, SeqCst);
-            if let Did::Done(_) = unless_elsewhere(session.ask(entry, &[name, new_name], 0))? {
+            // It has no other name, and the one that it gets is free, in a directory of which it is known how full it is.
+            let is_own = way.names().is_some_and(|n| n.get(name) == Some(Kind::Own));
+            let has_room = match other.as_deref().unwrap_or(&way) {
+                Way::Held(dir) => {
+                    let is_free = |names: &KnownNames| names.get(new_name).is_none();
+                    dir.known.own && dir.names.as_ref().is_some_and(is_free)
+                }
+                Way::Mount(_) => false,
+            };
+            let may_post = session.may_all() && !session.has_locks.load(SeqCst);
+            let done = match may_post && is_own && has_room {
+                true => session.post(entry, &[name, new_name]),
+                false => session
+                    .ask(entry, &[name, new_name], 0)
+                    .map(|done| done.map(drop)),
+            };
+            if let Did::Done(()) = unless_elsewhere(done)? {
+                if let Way::Held(dir) = &mut *way {
+                    dir.note_name(name, Kind::File);
+                }
                 if let Way::Held(dir) = other.as_deref_mut().unwrap_or(&mut *way) {
                     dir.note_name(new_name, Kind::File);
                 }
@@ -300,7 +319,7 @@ impl Dir {
         if let Way::Held(dir) = &*way {
             match dir.names.as_ref().map(|n| n.get(name)) {
                 Some(None) => return fail(libc::ENOENT),
-                Some(Some(Kind::File | Kind::Dir)) => return fail(libc::EINVAL),
+                Some(Some(Kind::File | Kind::Own | Kind::Dir)) => return fail(libc::EINVAL),
                 _ => {}
             }
             let entry = Entry {

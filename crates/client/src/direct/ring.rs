@@ -233,8 +233,11 @@ impl Ring {
         self.memory.u64(word::TAIL).store(state.tail, Release);
         // Who breaks a hold says so first, and then looks at the tail; here it is the other way round. So one of the two sees the other.
         fence(SeqCst);
+        let is_broken = |handle| self.memory.broken(handle).load(Relaxed) != 0;
         let in_doubt = !is_waited_for
-            && (self.memory.broken(entry.h).load(Relaxed) != 0 || stops.load(Relaxed) != stopped);
+            && (is_broken(entry.h)
+                || entry.has_two_directories() && is_broken(entry.h2)
+                || stops.load(Relaxed) != stopped);
         if is_waited_for || in_doubt {
             state.waiting.push_back((position, false));
         }

@@ -40,6 +40,8 @@ pub(super) struct Session {
     pub has_links: AtomicBool,
     /// What the names of its directories take.
     pub names: known::Memory,
+    /// A file of it was opened for its locks: the kernel may know one that is held.
+    pub has_locks: AtomicBool,
     /// Names that were made, removed or changed by it.
     named: AtomicU64,
     /// What a new directory is.
@@ -119,6 +121,7 @@ impl Session {
             umask: AtomicU32::new(sys::umask()),
             moves: Mutex::default(),
             names: known::Memory::default(),
+            has_locks: AtomicBool::new(false),
             named: AtomicU64::new(0),
             new_dir: OnceLock::new(),
             waits: Waits::default(),
@@ -180,6 +183,8 @@ impl Session {
             mtime_ns: ns,
             ctime_ns: ns,
             flags: PLAIN,
+            // That of what was made first would be another one's.
+            generation: 0,
             ..new
         })
     }
@@ -293,7 +298,8 @@ impl Session {
         self.forget_handle(handle);
     }
 
-    /// Counts the names that this session has made, removed or changed. One that is on its way counts.
+    /// Counts the names that this session has made, removed or changed: each once its entry is published, and before its call returns. So who asks what is in
+    /// a directory is told of those that were published before, and sees the count of later ones, unless their threads still have the directory's object.
     pub fn names_changed(&self) -> u64 {
         self.named.load(SeqCst)
     }
@@ -328,8 +334,9 @@ impl Session {
     ) -> io::Result<Did<Option<Attr>>> {
         let link = self.link()?;
         entry.thread = self.thread(link)?;
+        let posted = link.ring.post(entry, parts, &|| self.alive());
         self.note_names(entry.op);
-        match link.ring.post(entry, parts, &|| self.alive())? {
+        match posted? {
             Posted::Accepted(it) => return Ok(Did::Done(it.and_then(born))),
             Posted::InDoubt(asked) => match asked.wait_carried_out(&|| self.alive())? {
                 NOT_ALLOWED => {}
@@ -408,9 +415,9 @@ impl Session {
     ) -> io::Result<(&Link, Asked<'_>)> {
         let link = self.link()?;
         entry.thread = self.thread(link)?;
+        let asked = link.ring.ask(entry, parts, room, &|| self.alive());
         self.note_names(entry.op);
-        let asked = link.ring.ask(entry, parts, room, &|| self.alive())?;
-        Ok((link, asked))
+        Ok((link, asked?))
     }
 
     /// Waits for all that was posted.

@@ -162,6 +162,29 @@ impl Calls {
         after: u64,
         each: &mut dyn FnMut(ListEntry) -> bool,
     ) -> Result<()> {
+        let stale = self.entries_after(dir, after, each)?;
+        if let Some(inode) = stale {
+            self.update_atime(&inode);
+        }
+        Ok(())
+    }
+
+    /// As `readdir` from the begin, for who may want the names later: the access time stays.
+    pub fn readdir_in_advance(
+        &self,
+        dir: Ino,
+        each: &mut dyn FnMut(ListEntry) -> bool,
+    ) -> Result<()> {
+        self.entries_after(dir, 0, each).map(drop)
+    }
+
+    /// The directory, if its access time is to be set by that.
+    fn entries_after(
+        &self,
+        dir: Ino,
+        after: u64,
+        each: &mut dyn FnMut(ListEntry) -> bool,
+    ) -> Result<Option<Arc<Inode>>> {
         self.check_alive()?;
         let inode = self.inode(dir)?;
         let st = inode.read(self.wait)?;
@@ -169,12 +192,12 @@ impl Calls {
             return errno(libc::ENOTDIR);
         }
         if after < COOKIE_DOT && !each(special(b".", dir, COOKIE_DOT)) {
-            return Ok(());
+            return Ok(None);
         }
         if after < COOKIE_DOTDOT
             && !each(special(b"..", self.parent_of(&inode, &st)?, COOKIE_DOTDOT))
         {
-            return Ok(());
+            return Ok(None);
         }
         self.merge_entries(
             &inode,
@@ -184,10 +207,7 @@ impl Calls {
         )?;
         let stale = self.atime_is_stale(&st);
         drop(st);
-        if stale {
-            self.update_atime(&inode);
-        }
-        Ok(())
+        Ok(stale.then_some(inode))
     }
 
     pub(crate) fn merge_entries(

@@ -1,6 +1,6 @@
 //! Entries become operations of the engine.
 use super::grants::{Named, is_birth};
-use super::session::{Consumer, Executed, Handle, Opened, Read, Refused, Says, Session};
+use super::session::{Consumer, Executed, Handle, Opened, Read, Refused, Role, Says, Session};
 use super::{Direct, clock, count};
 use crate::rights;
 use crate::server::serve::on_nobodys_behalf;
@@ -172,7 +172,7 @@ impl Direct {
         if drawn != Promise::default() {
             self.renew_promise(session, drawn);
         }
-        if self.may_promise() {
+        if session.role() == Role::Posts && self.may_promise() {
             consumer.grants.renew(&self.volume, &session.memory);
         }
         if consumer.spent != before.spent {
@@ -222,7 +222,11 @@ impl Direct {
         match done {
             Err(Refused::Errno(libc::EAGAIN)) if !asked => return Err(Errno(libc::EAGAIN)),
             // Who has it is told only where he looks: at a handle that was marked.
-            Err(Refused::Broken) if !asked && !consumer.is_marked(entry.h) => {
+            Err(Refused::Broken)
+                if !asked
+                    && !consumer.is_marked(entry.h)
+                    && !(entry.has_two_directories() && consumer.is_marked(entry.h2)) =>
+            {
                 self.fail(session, consumer, libc::EIO, "its hold was lost");
             }
             Err(Refused::Errno(errno)) if !asked => {

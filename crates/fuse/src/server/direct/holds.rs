@@ -118,7 +118,9 @@ impl Direct {
         while let Some(dir) = held.pop() {
             self.break_one(dir, wait)?;
         }
-        self.break_one(ino, wait)
+        self.break_one(ino, wait)?;
+        // It may have got another name by what was posted before.
+        self.break_linked(ino, wait)
     }
 
     /// Breaks the holds of all directories in which a file has got names while they were held. It gets no more: its reference is counted.

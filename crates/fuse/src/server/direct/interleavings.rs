@@ -6,6 +6,7 @@
 //!
 //! `make shuttle` runs this; CCFS_SHUTTLE is the number of schedules of each scenario.
 mod births;
+mod links;
 mod opens;
 use super::confined::{self, User};
 use super::session::{Opened, Role, Session};

@@ -9,12 +9,21 @@ use ccfs_client::direct::layout::{
     ASKED, Attr, DIRECTORY, HANDLES, NO_HANDLE, NO_REPLACE, Name, READING, WITH_ATTR, WRITING, op,
     reply_at,
 };
-use ccfs_engine::{Born, Calls, Ino, RenameFlags};
+use ccfs_engine::{Born, Calls, Ino, ListEntry, RenameFlags};
 use std::sync::Arc;
 use zerocopy::IntoBytes;
 
 /// Longest target of a symbolic link, bytes.
 const TARGET_MAX: usize = 4095;
+
+/// Why a directory is listed.
+#[derive(Clone, Copy)]
+enum Listing {
+    /// It is read, from a position on.
+    Read { from: u64, with_attr: bool },
+    /// It was found, and may be read later: with attributes.
+    InAdvance,
+}
 
 impl Direct {
     /// A new file or directory in `dir`, with a handle.
@@ -108,6 +117,10 @@ impl Direct {
         let number = read.entry.h2;
         self.may(session, volume, dir, rights::SEARCH)?;
         let attr = volume.lookup(dir, checked(&read.bytes)?)?;
+        let is_listed = read.entry.b as u32 & DIRECTORY != 0;
+        if is_listed && !attr.is_dir() {
+            return Err(Refused::Errno(libc::ENOTDIR));
+        }
         let mut content = Vec::new();
         if number != NO_HANDLE {
             self.check_new_handle(consumer, read)?;
@@ -136,13 +149,13 @@ impl Direct {
                 newborn: false,
             };
             self.open(session, consumer, volume, found)?;
-            let is_listed =
-                attr.is_dir() && read.entry.a != 0 && read.entry.b as u32 & DIRECTORY != 0;
+            let is_listed = is_listed && read.entry.a != 0 && access == READING;
             // Only what is held is listed: others could change it.
-            if is_listed && access == READING && consumer.held(number).is_ok() {
+            if is_listed && consumer.held(number).is_ok() {
                 let room = read.entry.len as usize - reply_at(read.entry.bytes as usize);
                 let room = room.saturating_sub(size_of::<Attr>());
-                let listed = self.listing(session, volume, attr.ino, 0, room, true);
+                let room = usize::try_from(read.entry.a).map_or(room, |a| a.min(room));
+                let listed = self.listing(session, volume, attr.ino, room, Listing::InAdvance);
                 if listed.is_err() {
                     self.close(session, consumer, number);
                 }
@@ -220,7 +233,8 @@ impl Direct {
         }
         // First where its names are, then whether the kernel knows it: who breaks its hold has it the other way round.
         let first = self.note_linked(session, file.ino, [from, to])?;
-        if self.kernel_knows(file.ino) {
+        // What was accepted is done all the same: who breaks its hold looks again where its names are once that is done.
+        if self.kernel_knows(file.ino) && read.entry.flags & ASKED != 0 {
             // Else he is about to look where its names are.
             if first {
                 self.linked.forget(file.ino);
@@ -270,22 +284,29 @@ impl Direct {
             WITH_ATTR => true,
             _ => return Err(Refused::Errno(libc::EINVAL)),
         };
-        self.listing(session, volume, dir, entry.a, room, with_attr)
+        let how = Listing::Read {
+            from: entry.a,
+            with_attr,
+        };
+        self.listing(session, volume, dir, room, how)
     }
 
-    /// As many names as there is room for, bytes, from a position on.
+    /// As many names as there is room for, bytes.
     fn listing(
         &self,
         session: &Arc<Session>,
         volume: &Calls,
         dir: Ino,
-        from: u64,
         room: usize,
-        with_attr: bool,
+        how: Listing,
     ) -> Executed {
+        let with_attr = match how {
+            Listing::Read { with_attr, .. } => with_attr,
+            Listing::InAdvance => true,
+        };
         let attr_len = if with_attr { size_of::<Attr>() } else { 0 };
         let (mut out, mut places) = (Vec::new(), Vec::new());
-        volume.readdir(dir, from, &mut |one| {
+        let mut each = |one: ListEntry| {
             let len = one.name.len();
             let bytes = size_of::<Name>() + len.next_multiple_of(8) + attr_len;
             if out.len() + bytes > room {
@@ -307,7 +328,11 @@ impl Direct {
                 out.resize(out.len() + attr_len, 0);
             }
             true
-        })?;
+        };
+        match how {
+            Listing::Read { from, .. } => volume.readdir(dir, from, &mut each)?,
+            Listing::InAdvance => volume.readdir_in_advance(dir, &mut each)?,
+        }
         for (place, ino) in places {
             if let Some(attr) = self.attr_of_only(session, volume, dir, ino) {
                 out[place..place + attr_len].copy_from_slice(attr.as_bytes());
