@@ -1,5 +1,6 @@
 //! Directories that are opened and listed by one question.
 mod common;
+use ccfs_client::direct::layout::{SetAttr, set};
 use ccfs_client::direct::{Dir, Listed, OpenOptions};
 use ccfs_fuse::FsType;
 use common::direct::{errno, gives_up, new_file, once_unused, session};
@@ -7,6 +8,18 @@ use common::{TestMount, can_mount};
 use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
+
+/// Times of long ago: whatever reads it then shows in the first.
+const OLD: SetAttr = SetAttr {
+    mask: set::ATIME | set::MTIME,
+    mode: 0,
+    uid: 0,
+    gid: 0,
+    atime: 1000,
+    mtime: 2000,
+    atime_ns: 0,
+    mtime_ns: 0,
+};
 
 /// Names, in order.
 fn names(all: &[Listed]) -> Vec<String> {
@@ -44,6 +57,7 @@ fn it_is_what_a_listing_says() {
             dir.make_dir("d", 0o700).unwrap();
             dir.symlink("nowhere", "l").unwrap();
         }
+        dir.set_attr(&OLD).unwrap();
     }
     drop(top);
     drop(before);
@@ -53,7 +67,10 @@ fn it_is_what_a_listing_says() {
         let (dir, attr, listed) = top.open_dir_listed(name).unwrap();
         assert!(dir.is_direct());
         assert_eq!(attr.ino, dir.attr().unwrap().ino);
+        // It is read later, and not by being found.
+        assert_eq!(dir.attr().unwrap().atime, OLD.atime);
         let expected = read(&dir);
+        assert!(dir.attr().unwrap().atime > OLD.mtime);
         match listed {
             Some(listed) => {
                 assert_eq!(names(&listed), expected, "{name}");
@@ -78,8 +95,12 @@ fn it_is_what_a_listing_says() {
     for (name, expected) in [("none", libc::ENOENT), ("small/..", libc::EINVAL)] {
         assert_eq!(errno(top.open_dir_listed(name)), expected, "{name}");
     }
-    drop(new_file(&top, "file"));
+    let file = new_file(&top, "file");
+    file.append(b"some").unwrap();
+    file.set_attr(&OLD).unwrap();
+    drop(file);
     assert_eq!(errno(top.open_dir_listed("file")), libc::ENOTDIR);
+    assert_eq!(top.stat("file").unwrap().atime, OLD.atime);
     // What others look up is theirs as well.
     let seen = fs::read_dir(m.path("top/small")).unwrap().count();
     assert_eq!(seen, 7 + 3);

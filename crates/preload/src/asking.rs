@@ -44,17 +44,25 @@ const TOLD_MIN: u32 = 4;
 pub struct Finding {
     told: u32,
     used: u32,
+    /// Those with more in them than could be told.
+    large: u32,
 }
 
 impl Finding {
-    /// The next one is to be: half of them were of use.
+    /// The next one is to be: half of them were of use, and few too large.
     pub fn is_due(&self) -> bool {
-        self.told < TOLD_MIN || self.used >= self.told / 2
+        let is_of_use = self.told < TOLD_MIN || self.used >= self.told / 2;
+        is_of_use && self.large <= self.told.saturating_add(TOLD_MIN)
     }
 
-    /// One was.
-    pub fn note_told(&mut self) {
-        self.told = self.told.saturating_add(1);
+    /// One was, or had too much in it.
+    pub fn note_told(&mut self, whole: bool) {
+        let count = if whole {
+            &mut self.told
+        } else {
+            &mut self.large
+        };
+        *count = count.saturating_add(1);
     }
 
     /// Somebody wanted to know what is in it.
@@ -72,11 +80,13 @@ mod tests {
         let mut finding = Finding::default();
         for _ in 0..TOLD_MIN {
             assert!(finding.is_due());
-            finding.note_told();
+            finding.note_told(true);
         }
         assert!(!finding.is_due());
         (0..TOLD_MIN / 2).for_each(|_| finding.note_used());
         assert!(finding.is_due());
+        (0..3 * TOLD_MIN).for_each(|_| finding.note_told(false));
+        assert!(!finding.is_due(), "most are too large");
     }
 
     #[test]

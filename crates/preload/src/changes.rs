@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 /// Counts of changes.
 #[derive(Default)]
 pub struct Changes {
-    /// Of any file: by a descriptor, or by an open for writing.
+    /// Of any file that was there: its attributes by a descriptor, or by an open for writing.
     written: AtomicU64,
     /// Of the file of a name, in a directory of which [`crate::tree::Tree::change`] says so.
     named: AtomicU64,

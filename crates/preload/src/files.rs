@@ -52,11 +52,7 @@ impl On<'_> {
 
     /// The kernel knows it by now, and need not be kept from it.
     fn left_behind(&self) {
-        let is_direct = match &self.open.what {
-            What::File(file) => file.is_direct(),
-            What::Dir(dir, _) => dir.is_direct(),
-        };
-        if !is_direct {
+        if !self.is_held() {
             let _ = real::make(self.state, &self.open, Reason::BrokenHold);
         }
     }
@@ -101,18 +97,26 @@ impl On<'_> {
         Ok(done as i64)
     }
 
+    /// Nobody else has looked at it.
+    pub fn is_held(&self) -> bool {
+        match &self.open.what {
+            What::File(file) => file.is_direct(),
+            What::Dir(dir, _) => dir.is_direct(),
+        }
+    }
+
     /// Its size, bytes. Error: it is the kernel's, or no file.
     pub fn size(&self) -> Result<u64, Stop> {
         self.file()?;
         Ok(self.attr()?.size)
     }
 
-    /// Reads from an offset, bytes. Error: as `size`, or as pread(2).
+    /// Reads from an offset, bytes, for the library's own use. Error: as `size`, or as pread(2).
     pub fn read_from(&self, out: &mut [u8], offset: u64) -> Result<usize, Stop> {
         let place = self.open.place();
         match place.gone {
             true => Err(Stop::Kernel),
-            false => self.read_at(self.file()?, out, offset),
+            false => Ok(self.file()?.read_at(out, offset)?),
         }
     }
 
@@ -413,12 +417,14 @@ impl On<'_> {
                 change();
                 done?;
             }
-            What::Dir(dir, id) => {
+            What::Dir(_, id) => {
                 let mut tree = self.state.tree();
-                match tree.found(*id) {
-                    Some(_) => drop(tree.set_attr(*id, what)?),
-                    None => dir.set_attr(what)?,
+                if tree.found(*id).is_none() {
+                    // It may be known by another number.
+                    drop((tree, place));
+                    return self.leave(Reason::Control);
                 }
+                tree.set_attr(*id, what)?;
             }
         }
         Ok(0)

@@ -10,6 +10,8 @@ use std::collections::{HashMap, VecDeque};
 
 /// Bytes of files that are kept at most.
 const KEPT: usize = 1 << 20;
+/// Files that are looked at for one that was not asked for.
+const LOOKS: usize = 256;
 /// What one takes besides its content, about.
 const OVERHEAD: usize = 256;
 /// Files that may be asked for in vain, whatever was of use.
@@ -77,6 +79,8 @@ pub struct Reading {
     last: Option<Key>,
     /// All of them, in an order.
     sorted: Option<(Order, Vec<Key>)>,
+    /// Small ones that were not asked for; `None`: nobody has counted them.
+    left: Option<usize>,
 }
 
 /// What is known of files, and how often that was of use.
@@ -170,6 +174,19 @@ impl Heads {
             return None;
         }
         self.reads_trees = true;
+        let mut left = match reading.left {
+            Some(left) => left,
+            None => all.values().filter(|file| file.is_small()).count(),
+        };
+        if let Some(file) = all.get_mut(name)
+            && !std::mem::replace(&mut file.asked, true)
+        {
+            left = left.saturating_sub(1);
+        }
+        reading.left = Some(left);
+        if left == 0 {
+            return None;
+        }
         let order = self.order;
         let sorted = match reading.sorted.take() {
             Some((as_now, sorted)) if as_now == order => sorted,
@@ -183,7 +200,7 @@ impl Heads {
         let from = sorted.partition_point(|one| order.of(one, &now) != Ordering::Greater);
         let mut room = DATA_MAX - Head::room(size);
         let mut names: Vec<Box<[u8]>> = vec![name.into()];
-        for one in sorted[from..].iter().chain(&sorted[..from]) {
+        for one in sorted[from..].iter().chain(&sorted[..from]).take(LOOKS) {
             let file = all.get_mut(&one.name).filter(|file| !file.asked);
             let Some(file) = file.filter(|_| *one.name != *name) else {
                 continue;
@@ -193,6 +210,7 @@ impl Heads {
                 break;
             }
             room -= bytes;
+            reading.left = reading.left.map(|left| left.saturating_sub(1));
             file.asked = true;
             names.push(one.name.clone());
         }

@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// Bytes of a file that is copied at most.
 const ONE: u64 = 4 << 20;
-/// Bytes of all copies that a process makes at most: they are memory that nobody can take back while they are mapped.
+/// Bytes of all copies that a process ever makes, at most: they are memory that nobody can take back while they are mapped.
 const ALL: u64 = 128 << 20;
 /// Bytes that are copied at a time.
 const PIECE: usize = 128 << 10;
@@ -49,8 +49,8 @@ pub fn map(region: &Region, call: &Call) -> Answer {
 
 /// A memory file with the content of a file. `None`: it is to be mapped itself.
 fn copied(region: &Region, on: &On<'_>) -> Option<File> {
-    // Who writes by the same descriptor may look for it in the mapping.
-    if !on.open.read || on.open.write {
+    // Who writes by the same descriptor may look for it in the mapping; and what the kernel knows it may map.
+    if !on.open.read || on.open.write || !on.is_held() {
         return None;
     }
     let size = on.size().ok()?;
@@ -74,5 +74,5 @@ fn copied(region: &Region, on: &On<'_>) -> Option<File> {
         }
         Some(())
     })?;
-    Some(copy)
+    on.is_held().then_some(copy)
 }

@@ -134,7 +134,12 @@ pub fn make_dir(path: &Path<'_>, bits: u64) -> Answer {
     let at = known(fd, parent)?;
     let mut tree = state.tree();
     let (dir, at) = tree.known_dir(fd, parent, at).ok_or(Stop::Kernel)?;
-    let (made, attr) = dir.make_dir_with_attr(OsStr::from_bytes(name), bits)?;
+    let made = dir.make_dir_with_attr(OsStr::from_bytes(name), bits);
+    let (made, attr) = match made {
+        // What the kernel says first of a name that is there.
+        Err(e) if e.raw_os_error() == Some(libc::EROFS) => return Err(Stop::Kernel),
+        made => made?,
+    };
     tree.add_top(at, name, made, &attr);
     Ok(0)
 }
@@ -164,7 +169,7 @@ pub fn open(path: &Path<'_>, flags: i32, bits: u64) -> Answer {
         Err(Stop::Kernel) if wants_dir => {
             drop(tree);
             let id = take_listed(state, path, flags)?;
-            return open_dir(state, &mut state.tree(), id, flags);
+            return open_dir(state, state.tree(), id, flags);
         }
         Err(Stop::Kernel) => {
             drop(tree);
@@ -177,7 +182,7 @@ pub fn open(path: &Path<'_>, flags: i32, bits: u64) -> Answer {
         Err(e) => return Err(e),
     };
     let Some(name) = place.name else {
-        return open_dir(state, &mut tree, place.dir, flags);
+        return open_dir(state, tree, place.dir, flags);
     };
     let only_looks = flags & (libc::O_ACCMODE | libc::O_CREAT) == 0;
     let is_dir = tree.known_below(place.dir, name).is_some() || tree.is_listed_dir(place.dir, name);
@@ -188,7 +193,7 @@ pub fn open(path: &Path<'_>, flags: i32, bits: u64) -> Answer {
             0 => below?,
             _ => below.map_err(|_| Stop::Kernel)?,
         };
-        return open_dir(state, &mut tree, id, flags);
+        return open_dir(state, tree, id, flags);
     }
     if flags & (libc::O_SYNC | libc::O_DSYNC) != 0 && !mounts().ignore_fsync {
         return Err(Stop::Kernel);
@@ -200,7 +205,7 @@ pub fn open(path: &Path<'_>, flags: i32, bits: u64) -> Answer {
         Err(Stop::Errno(libc::EISDIR)) if only_looks => {
             let mut tree = state.tree();
             let id = tree.below(place.dir, name)?;
-            open_dir(state, &mut tree, id, flags)
+            open_dir(state, tree, id, flags)
         }
         // A link that is to be followed; or none, which the kernel says as well.
         Err(Stop::Errno(libc::ELOOP | libc::EOPNOTSUPP)) => {
@@ -252,6 +257,7 @@ fn open_file(
         return register(state, number, What::File(file), opening);
     }
     let seen = state.changes.now();
+    let begun = state.table.writers.begun();
     let quiet = only_reads && !may_write_in(state, Some(at));
     let room = if quiet { HEAD } else { 0 };
     let making = state.table.writers.making(at);
@@ -266,8 +272,10 @@ fn open_file(
             state.changes.note_written();
         }
         let found = match opened.attr {
-            // Nobody has had a new one before.
-            Some(attr) if quiet || opened.made => Some(Found { attr, head, seen }),
+            // Nobody has had a new one before. One that another thread was making meanwhile it may be writing.
+            Some(attr) if opened.made || quiet && state.table.writers.begun() == begun => {
+                Some(Found { attr, head, seen })
+            }
             _ => None,
         };
         let opening = Opening {
@@ -296,8 +304,9 @@ fn open_file(
     }
 }
 
-fn open_dir(state: &State, tree: &mut Tree, id: Id, flags: i32) -> Answer {
-    if flags & (libc::O_CREAT | libc::O_ACCMODE) != 0 {
+fn open_dir(state: &State, tree: MutexGuard<'_, Tree>, id: Id, flags: i32) -> Answer {
+    let writes = libc::O_CREAT | libc::O_TRUNC | libc::O_ACCMODE;
+    if flags & writes != 0 && flags & libc::O_PATH == 0 {
         // EISDIR, EEXIST or EINVAL.
         return Err(Stop::Kernel);
     }
@@ -306,6 +315,7 @@ fn open_dir(state: &State, tree: &mut Tree, id: Id, flags: i32) -> Answer {
     let device = tree.device(id).ok_or(Stop::Kernel)?;
     // Whether it may be read is checked each time.
     let attr = tree.found(id).ok_or(Stop::Kernel)?;
+    drop(tree);
     if !may_read(&attr) && flags & libc::O_PATH == 0 {
         return Err(Stop::Kernel);
     }
@@ -489,12 +499,11 @@ fn attr_at(
     let size = tree.found(place.dir).map_or(u64::MAX, |dir| dir.size);
     let quiet = !may_write_in(state, tree.place(place.dir));
     let mut listed = tree.listed(place.dir, name, &state.changes);
-    // What is not there is no reason to list anything.
-    let is_due = listed.is_none() && !dir.lacks(name) && tree.is_listing_due(place.dir);
+    // Who asks for some asks for many, and one answer has them all; where it can be kept, and is short. What is not there is no reason to list anything.
+    let may_list = listed.is_none() && quiet && size <= LISTED_MAX && !dir.lacks(name);
+    let is_due = may_list && tree.is_listing_due(place.dir);
     drop(tree);
-    // Who asks for some asks for many, and one answer has them all; where it can be kept, and is short.
-    let may_list = quiet && size <= LISTED_MAX;
-    if is_due && may_list && listing::list(state, &dir, place.dir, 0, true)?.is_some() {
+    if is_due && listing::list(state, &dir, place.dir, 0, true)?.is_some() {
         listed = state.tree().listed(place.dir, name, &state.changes);
     }
     let attr = match listed {

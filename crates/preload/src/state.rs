@@ -86,6 +86,7 @@ impl State {
     pub fn changed(&self, tree: &mut Tree, id: Id) {
         // Under another number it may have been listed meanwhile.
         if !tree.changed(id) {
+            tree.doubt();
             self.changes.note_written();
         }
     }
@@ -93,8 +94,7 @@ impl State {
     /// Nothing is held any more.
     pub fn forget_trees(&self) {
         // What goes makes calls of its own: not while the tree is locked.
-        let none = Tree::new(&self.changes, &self.table.writers);
-        let gone = std::mem::replace(&mut *self.tree(), none);
+        let gone = self.tree().begin_anew();
         drop(gone);
     }
 

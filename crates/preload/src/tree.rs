@@ -142,6 +142,19 @@ impl Tree {
         self.nodes.get(&id).map(|n| n.at.device)
     }
 
+    /// Nothing is held any more. Numbers are not used again: descriptors have some.
+    pub fn begin_anew(&mut self) -> Tree {
+        let mut none = Tree::new(&self.changes, &self.writers);
+        none.next = self.next;
+        std::mem::replace(self, none)
+    }
+
+    /// Something has changed in a directory that is not known by that number any more: it may be by another one.
+    pub fn doubt(&mut self) {
+        self.last = None;
+        self.nodes.values_mut().for_each(|node| node.exact = false);
+    }
+
     /// The working directory is another one.
     pub fn forget_cwd(&mut self) {
         (self.cwd, self.cwd_dir) = (None, None);
@@ -275,7 +288,7 @@ impl Tree {
             Ok((dir, attr, names)) if dir.is_direct() => {
                 let below = self.add_below(id, name, dir, &attr).ok_or(Stop::Kernel)?;
                 if is_told {
-                    self.finding.note_told();
+                    self.finding.note_told(names.is_some());
                     self.note_told(below, names, quiet.then_some(seen));
                 }
                 Ok(below)
@@ -484,6 +497,7 @@ impl Tree {
 
     /// What is known of a directory's files, if no file was written since, and what they begin with.
     pub fn reading(&mut self, id: Id, changes: &Changes) -> Option<(&mut Attrs, &mut Heads)> {
+        self.note_used(id);
         // Others than root cannot be sure what they may read.
         let node = self.nodes.get_mut(&id).filter(|_| self.may_all)?;
         let listed = node.listed.as_mut().filter(|_| node.changing == 0)?;

@@ -18,6 +18,8 @@ struct Counts {
     /// Names that are about to become others, or to get others besides, and how many did.
     leaving: u32,
     left: u64,
+    /// How many there were ever.
+    begun: u64,
 }
 
 /// Where a file is made.
@@ -46,6 +48,7 @@ impl Writers {
     /// One more; and where it was made, if it was.
     pub fn begin(self: &Arc<Self>, made: Option<Made>) -> Writing {
         let mut counts = self.counts();
+        counts.begun += 1;
         // Since then its name may have become another one.
         let made = made.filter(|made| made.left == counts.left);
         let made = made.map(|made| made.place);
@@ -63,6 +66,11 @@ impl Writers {
     pub fn leaving(&self, place: Option<Place>) -> Leaving<'_> {
         self.counts().leaving += 1;
         Leaving(self, place)
+    }
+
+    /// Counts those that have begun. One that makes a file begins before that is there.
+    pub fn begun(&self) -> u64 {
+        self.counts().begun
     }
 
     /// There are none.

@@ -452,5 +452,5 @@ static void handles(void)
     T(syscall(SYS_kcmp, getpid(), getpid(), 0, fd, by) != 0);
 }
 
-const test_case special_cases[] = {{"maps", maps}, {"private-maps", private_maps}, {"locks", locks}, {"waits", waits}, {"copies", copies}, {"allocations", allocations},
+const test_case special_cases[] = {{"maps", maps}, {"private_maps", private_maps}, {"locks", locks}, {"waits", waits}, {"copies", copies}, {"allocations", allocations},
     {"xattrs", xattrs}, {"flags", flags}, {"handles", handles}, {NULL, NULL}};

@@ -184,4 +184,53 @@ static void threads_apart(void)
     list(".");
 }
 
-const test_case thread_cases[] = {{"threads", threads}, {"forking_threads", forking_threads}, {"threads_apart", threads_apart}, {NULL, NULL}};
+enum { NEW = 1000 };
+static volatile int made;
+
+static void *makes(void *number)
+{
+    char name[40];
+    for (int n = 0; n < NEW; n++) {
+        snprintf(name, sizeof name, "new/%d", n);
+        int fd = open(P(name), O_WRONLY | O_CREAT | O_EXCL, 0644);
+        if (fd < 0 || write(fd, "x", 1) != 1 || close(fd) != 0)
+            return (void *)1L;
+        made = n + 1;
+    }
+    return number;
+}
+
+/* Opens each as soon as it is there, and reads it once it is written. */
+static void *finds(void *number)
+{
+    char name[40], b[4];
+    long wrong = 0;
+    (void)number;
+    for (int n = 0; n < NEW; n++) {
+        int fd;
+        struct stat s;
+        snprintf(name, sizeof name, "new/%d", n);
+        while ((fd = open(P(name), O_RDONLY)) < 0)
+            sched_yield();
+        while (made <= n)
+            sched_yield();
+        wrong += fstat(fd, &s) != 0 || s.st_size != 1;
+        wrong += read(fd, b, sizeof b) != 1;
+        close(fd);
+    }
+    return (void *)wrong;
+}
+
+static void files_of_others(void)
+{
+    pthread_t one, other;
+    void *failed, *wrong;
+    T(mkdir(P("new"), 0755));
+    pthread_create(&one, NULL, makes, NULL);
+    pthread_create(&other, NULL, finds, NULL);
+    pthread_join(one, &failed);
+    pthread_join(other, &wrong);
+    printf("  %ld failed, %ld wrong\n", (long)failed, (long)wrong);
+}
+
+const test_case thread_cases[] = {{"threads", threads}, {"forking_threads", forking_threads}, {"threads_apart", threads_apart}, {"files_of_others", files_of_others}, {NULL, NULL}};

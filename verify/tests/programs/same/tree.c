@@ -196,6 +196,31 @@ static void read_again(const char *name, const char *above)
     T(closedir(dir));
 }
 
+/* Directories are opened in ways that only files may be. */
+static void wrong_opens(void)
+{
+    T(mkdir(P("a"), 0755));
+    T(mkdir(P("a/b"), 0755));
+    make("a/b/f", "x");
+    static const char *const names[] = {"a", "a/b", "a/b/", "a/b/f", "a/none"};
+    static const int flags[] = {O_RDONLY | O_TRUNC, O_RDONLY | O_TRUNC | O_DIRECTORY, O_RDONLY | O_TRUNC | O_PATH,
+        O_RDWR, O_WRONLY | O_PATH, O_RDONLY | O_NOFOLLOW, O_RDONLY | O_CREAT, O_RDONLY | O_CREAT | O_EXCL};
+    for (int n = 0; n < 5; n++)
+        for (int k = 0; k < 8; k++) {
+            int fd = T(open(P(names[n]), flags[k], 0644));
+            if (fd >= 0)
+                close(fd);
+            if (n == 3)
+                show("a/b/f");
+            if (n == 4)
+                unlink(P(names[n]));
+        }
+    T(rmdir(P("a/b/f/x")));
+    T(mkdir(P("a/b"), 0700));
+    T(mkdir(P("a/b/f"), 0700));
+    T(mkdir(P("a/b/f/x"), 0700));
+}
+
 static void listings_again(void)
 {
     T(mkdir(P("a"), 0755));
@@ -451,5 +476,5 @@ static void special_files(void)
     list(".");
 }
 
-const test_case tree_cases[] = {{"attributes", attributes}, {"stats", stats}, {"listings", listings}, {"listings-again", listings_again}, {"paths_only", paths_only},
+const test_case tree_cases[] = {{"attributes", attributes}, {"stats", stats}, {"listings", listings}, {"listings_again", listings_again}, {"wrong_opens", wrong_opens}, {"paths_only", paths_only},
     {"nameless", nameless}, {"special_files", special_files}, {NULL, NULL}};

@@ -92,6 +92,7 @@ impl Grants {
             memory.granted(*slot).store(0, Ordering::SeqCst);
             self.free.push(*slot);
         }
+        (self.births, self.near) = (0, None);
         let numbers = self.slots.drain().map(|(ino, _)| ino).collect();
         volume.take_numbers_back(numbers);
     }

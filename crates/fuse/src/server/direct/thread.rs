@@ -113,7 +113,9 @@ pub fn serve(direct: &Arc<Direct>, session: &Arc<Session>) {
             session.say_ended(libc::ENOTCONN);
             return;
         }
-        let (begun, looks) = (Instant::now(), pause.looks());
+        // Who rests is not looked after.
+        let looks = if dozed == 0 { pause.looks() } else { LOOKS };
+        let begun = Instant::now();
         while !session.is_pending() && begun.elapsed() < looks {
             std::thread::yield_now();
         }
