@@ -15,7 +15,7 @@ fn a_file_gets_another_name_while_the_kernel_gets_to_know_it() {
         side.open(OTHER, other);
         assert!(side.direct.is_held(other));
         let serving = side.serve();
-        let names = |side: &Side| (side.names(dir).len(), side.names(other).len());
+        let names = move |side: &Side| (side.names(dir).len(), side.names(other).len());
         let asking = spawn(&side, move |side| {
             side.kernel_asks(file);
             let seen = names(side);
