@@ -2,9 +2,9 @@
 use crate::answer::Stop;
 use crate::changes::Seen;
 use crate::heads::Kept;
+use crate::place::Id;
 use crate::state::State;
 use crate::table::Found;
-use crate::tree::Id;
 use ccfs_client::direct::{Dir, File};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

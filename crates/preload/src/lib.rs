@@ -40,6 +40,7 @@ mod objects;
 mod patch;
 mod path;
 mod paths;
+mod place;
 mod process;
 mod program;
 mod raw;

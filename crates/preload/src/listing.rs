@@ -1,10 +1,10 @@
 //! Names of an open directory, as getdents64(2) gives them.
 use crate::answer::{Answer, Stop};
 use crate::attrs::{Attrs, KEPT};
+use crate::place::Id;
 use crate::program;
 use crate::state::State;
 use crate::table::{Listing, Place};
-use crate::tree::Id;
 use ccfs_client::direct::{Dir, Listed};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;

@@ -2,12 +2,12 @@
 use crate::answer::Stop;
 use crate::count::Reason;
 use crate::mounts::mounts;
+use crate::place::Base;
 use crate::program;
 use crate::real;
 use crate::region::region;
 use crate::state::State;
 use crate::table::What;
-use crate::tree::Base;
 
 /// The number of a descriptor that a path of /proc names.
 pub fn named_descriptor(path: &[u8]) -> Option<i32> {

@@ -1,7 +1,7 @@
 //! The descriptors that this library stands for.
 use crate::changes::Seen;
+use crate::place::Id;
 use crate::region::region;
-use crate::tree::Id;
 use crate::writers::{Made, Writers, Writing};
 use ccfs_client::direct::{Attr, Dir, File, Listed};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed};

@@ -10,6 +10,7 @@ use crate::changes::{Changes, Seen};
 use crate::heads::Heads;
 use crate::identity::{Identity, of};
 use crate::mounts::mounts;
+use crate::place::{Base, Id, Place};
 use crate::sessions::begin;
 use crate::tries::{Looking, Taking};
 use crate::writers::{self, Writers};
@@ -21,9 +22,6 @@ use std::ffi::OsStr;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
-
-/// A directory of the tree.
-pub type Id = u64;
 
 /// Directories that are kept at most, before those that were not used for long are forgotten.
 const MOST: usize = 4096;
@@ -57,23 +55,6 @@ const LISTED: usize = 1 << 15;
 enum Up {
     Held(Id),
     Known(Identity),
-}
-
-/// From where a path goes.
-#[derive(Clone, Copy)]
-pub enum Base {
-    Held(Id),
-    /// A descriptor of the kernel's, or AT_FDCWD.
-    At(i32),
-}
-
-/// Where a path leads inside of a held tree.
-pub struct Place<'p> {
-    pub dir: Id,
-    /// `None`: to the directory itself.
-    pub name: Option<&'p [u8]>,
-    /// It says that it is one of a directory.
-    pub slash: bool,
 }
 
 #[derive(Default)]

@@ -222,11 +222,7 @@ impl Direct {
         match done {
             Err(Refused::Errno(libc::EAGAIN)) if !asked => return Err(Errno(libc::EAGAIN)),
             // Who has it is told only where he looks: at a handle that was marked.
-            Err(Refused::Broken)
-                if !asked
-                    && !consumer.is_marked(entry.h)
-                    && !(entry.has_two_directories() && consumer.is_marked(entry.h2)) =>
-            {
+            Err(Refused::Broken) if !asked && !consumer.may_be_broken(entry) => {
                 self.fail(session, consumer, libc::EIO, "its hold was lost");
             }
             Err(Refused::Errno(errno)) if !asked => {

@@ -632,7 +632,12 @@ impl Consumer {
         }
     }
 
-    pub fn is_marked(&self, handle: u32) -> bool {
+    /// The program of an entry looks whether it was carried out.
+    pub fn may_be_broken(&self, entry: &Entry) -> bool {
+        self.is_marked(entry.h) || entry.has_two_directories() && self.is_marked(entry.h2)
+    }
+
+    fn is_marked(&self, handle: u32) -> bool {
         self.handles.get(&handle).is_none_or(|h| h.marked)
     }
 
