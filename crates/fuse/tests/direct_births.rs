@@ -6,7 +6,7 @@ use ccfs_client::direct::layout::{
 };
 use ccfs_client::direct::{Attr, OpenOptions};
 use ccfs_fuse::FsType;
-use common::direct::{new_file, session};
+use common::direct::{count, new_file, session};
 use common::raw::Raw;
 use common::{TestMount, can_mount};
 use std::fs;
@@ -92,13 +92,6 @@ fn wait_for(there: impl Fn() -> bool) {
 
 fn free_inodes(m: &TestMount) -> u64 {
     rustix::fs::statvfs(m.mnt()).unwrap().f_ffree
-}
-
-/// A counter of the daemon's.
-fn count(m: &TestMount, name: &str) -> u64 {
-    let text = fs::read_to_string(m.path(".ccfs/status.json")).unwrap();
-    let status: serde_json::Value = serde_json::from_str(&text).unwrap();
-    status["direct"][name].as_u64().unwrap()
 }
 
 #[test]

@@ -2,7 +2,7 @@
 mod common;
 use ccfs_client::direct::OpenOptions;
 use ccfs_fuse::FsType;
-use common::direct::{errno, new_file, session};
+use common::direct::{count, errno, new_file, session};
 use common::{TestMount, can_mount};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -10,10 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Answers that were waited for.
 fn asked(m: &TestMount) -> u64 {
-    let text = fs::read_to_string(m.path(".ccfs/status.json")).unwrap();
-    let status: serde_json::Value = serde_json::from_str(&text).unwrap();
-    let count = |name: &str| status["direct"][name].as_u64().unwrap();
-    count("asked") + count("calls")
+    count(m, "asked") + count(m, "calls")
 }
 
 #[test]

@@ -3,7 +3,7 @@ mod common;
 use ccfs_client::direct::layout::{PLAIN, set};
 use ccfs_client::direct::{Attr, OpenOptions, SetAttr};
 use ccfs_fuse::FsType;
-use common::direct::{drop_caches, errno, gives_up, new_file, once_unused, session};
+use common::direct::{count, drop_caches, errno, gives_up, new_file, once_unused, session};
 use common::{TestMount, can_mount};
 use rustix::fs::{
     AtFlags, CWD, Gid, Mode, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid, XattrFlags, setxattr,
@@ -12,13 +12,6 @@ use std::fs;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
-
-/// A counter of the daemon's.
-fn count(m: &TestMount, name: &str) -> u64 {
-    let text = fs::read_to_string(m.path(".ccfs/status.json")).unwrap();
-    let status: serde_json::Value = serde_json::from_str(&text).unwrap();
-    status["direct"][name].as_u64().unwrap()
-}
 
 /// What the same call through the mount does: chown(2), chmod(2), utimensat(2).
 fn set_by_path(path: &Path, set: &SetAttr) {

@@ -54,7 +54,7 @@ fn known(state: &State, id: Id, name: &[u8]) -> Result<Found, Option<Wanted>> {
         }
         kept => kept,
     };
-    let reading = tree.reading(id, &state.changes);
+    let reading = tree.reading(id);
     let Some(kept) = kept else {
         let (listed, heads) = reading.ok_or(None)?;
         let names = heads

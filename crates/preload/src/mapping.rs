@@ -38,10 +38,7 @@ pub fn map(region: &Region, call: &Call) -> Answer {
     {
         let copy_fd = copy.as_raw_fd() as u64;
         let args = [address, len, protection, flags, copy_fd, offset];
-        return match raw::call(libc::SYS_mmap, args) {
-            errno @ -4095..0 => Err(Stop::Errno(-errno as i32)),
-            mapped => Ok(mapped),
-        };
+        return Ok(raw::numbers(libc::SYS_mmap, args.map(|arg| arg as i64))?);
     }
     real::descriptor(fd as i32, Reason::Mapped)?;
     Err(Stop::Kernel)

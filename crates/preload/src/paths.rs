@@ -499,13 +499,13 @@ fn attr_at(
     }
     let size = tree.found(place.dir).map_or(u64::MAX, |dir| dir.size);
     let quiet = !may_write_in(state, tree.place(place.dir));
-    let mut listed = tree.listed(place.dir, name, &state.changes);
+    let mut listed = tree.listed(place.dir, name);
     // Who asks for some asks for many, and one answer has them all; where it can be kept, and is short. What is not there is no reason to list anything.
     let may_list = listed.is_none() && quiet && size <= LISTED_MAX && !dir.lacks(name);
     let is_due = may_list && tree.is_listing_due(place.dir);
     drop(tree);
     if is_due && listing::list(state, &dir, place.dir, 0, true)?.is_some() {
-        listed = state.tree().listed(place.dir, name, &state.changes);
+        listed = state.tree().listed(place.dir, name);
     }
     let attr = match listed {
         Some(attr) => attr,

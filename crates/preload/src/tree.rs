@@ -458,13 +458,13 @@ impl Tree {
     }
 
     /// Those of one file, if nothing has changed since.
-    pub fn listed(&mut self, id: Id, name: &[u8], changes: &Changes) -> Option<Attr> {
+    pub fn listed(&mut self, id: Id, name: &[u8]) -> Option<Attr> {
         let node = self.nodes.get(&id)?;
         let listed = node.listed.as_ref().filter(|_| node.changing == 0)?;
         let attr = &listed.all.get(name)?.attr;
         // Of a file with one name this directory's changes are all that concern its name.
-        let is_so = changes.none_written_since(listed.seen)
-            && (attr.nlink == 1 || changes.none_since(listed.seen));
+        let is_so = self.changes.none_written_since(listed.seen)
+            && (attr.nlink == 1 || self.changes.none_since(listed.seen));
         if !is_so {
             return None;
         }
@@ -477,12 +477,12 @@ impl Tree {
     }
 
     /// What is known of a directory's files, if no file was written since, and what they begin with.
-    pub fn reading(&mut self, id: Id, changes: &Changes) -> Option<(&mut Attrs, &mut Heads)> {
+    pub fn reading(&mut self, id: Id) -> Option<(&mut Attrs, &mut Heads)> {
         self.note_used(id);
         // Others than root cannot be sure what they may read.
         let node = self.nodes.get_mut(&id).filter(|_| self.may_all)?;
         let listed = node.listed.as_mut().filter(|_| node.changing == 0)?;
-        let is_so = changes.none_written_since(listed.seen);
+        let is_so = self.changes.none_written_since(listed.seen);
         is_so.then_some((listed, &mut self.heads))
     }
 

@@ -357,23 +357,18 @@ impl Dir {
         if !session.is_direct() {
             self.through_mount(&mut way, |dir| Ok(mkdirat(dir, name, mode(mode_bits))?))?;
             drop(way);
-            let (dir, attr, _) = self.open_dir_named(name, &mut [])?;
-            return Ok((dir, attr));
+            return self.open_dir_unlisted(name);
         }
         let (handle, attr, known) = self.birth(&mut way, op::MKDIR, name, mode_bits)?;
         let attr = match attr {
             Some(attr) => attr,
             None => match self.held_attr(handle) {
                 Ok(Did::Done(attr)) => attr,
-                Err(e) => {
+                failed => {
                     session.close(handle);
-                    return Err(e);
-                }
-                Ok(Did::Broken) => {
-                    session.close(handle);
+                    failed?;
                     drop(way);
-                    let (dir, attr, _) = self.open_dir_named(name, &mut [])?;
-                    return Ok((dir, attr));
+                    return self.open_dir_unlisted(name);
                 }
             },
         };
@@ -398,7 +393,11 @@ impl Dir {
 
     /// The same, with its attributes. Errors: as `open_dir`.
     pub fn open_dir_with_attr(&self, name: impl AsRef<Path>) -> io::Result<(Dir, Attr)> {
-        let (dir, attr, _) = self.open_dir_named(checked(name.as_ref())?, &mut [])?;
+        self.open_dir_unlisted(checked(name.as_ref())?)
+    }
+
+    fn open_dir_unlisted(&self, name: &[u8]) -> io::Result<(Dir, Attr)> {
+        let (dir, attr, _) = self.open_dir_named(name, &mut [])?;
         Ok((dir, attr))
     }
 

@@ -34,6 +34,7 @@ const INHERITED_FLAGS: u32 =
     FLAG_SECRM | FLAG_UNRM | FLAG_COMPR | FLAG_SYNC | FLAG_NODUMP | FLAG_NOATIME | FLAG_DIRSYNC;
 
 /// What a new inode starts with.
+#[derive(Default)]
 struct New<'a> {
     mode: u16,
     rdev: u32,
@@ -104,8 +105,7 @@ impl Calls {
             New {
                 mode,
                 rdev,
-                target: None,
-                born: None,
+                ..New::default()
             },
         )
     }
@@ -126,9 +126,8 @@ impl Calls {
             name,
             New {
                 mode,
-                rdev: 0,
-                target: None,
                 born: Some(born),
+                ..New::default()
             },
         )
     }
@@ -142,9 +141,7 @@ impl Calls {
             name,
             New {
                 mode,
-                rdev: 0,
-                target: None,
-                born: None,
+                ..New::default()
             },
         )
     }
@@ -164,9 +161,8 @@ impl Calls {
             name,
             New {
                 mode,
-                rdev: 0,
                 target: Some(target),
-                born: None,
+                ..New::default()
             },
         )
     }
@@ -228,9 +224,7 @@ impl Calls {
                 &mut st,
                 &New {
                     mode,
-                    rdev: 0,
-                    target: None,
-                    born: None,
+                    ..New::default()
                 },
                 None,
                 None,

@@ -53,3 +53,10 @@ pub fn once_unused(take: impl Fn() -> io::Result<Dir>) -> Dir {
         }
     }
 }
+
+/// A counter of the daemon's.
+pub fn count(m: &TestMount, name: &str) -> u64 {
+    let text = fs::read_to_string(m.path(".ccfs/status.json")).unwrap();
+    let status: serde_json::Value = serde_json::from_str(&text).unwrap();
+    status["direct"][name].as_u64().unwrap()
+}
