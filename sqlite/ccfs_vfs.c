@@ -155,7 +155,7 @@ static struct visit visit_for(struct file *f, int settles) {
     return direct_is(f->real) && !settles ? nowhere : ccfs_enter(f->db->volume);
 }
 
-/* Everything that was done at home is durable. Called between enter and leave, at home. */
+/* Everything that was done in the thread's stream is durable: home, between enter and leave, unless that was lost. */
 static int make_durable(struct volume *v) {
     struct ccfs_stream_arg arg = {0};
     return call(v->fd, CCFS_IOC_STREAM_SYNC, &arg) == 0 ? SQLITE_OK : SQLITE_IOERR_FSYNC;
@@ -542,7 +542,7 @@ static int ccfs_open(sqlite3_vfs *vfs, const char *name, sqlite3_file *base, int
 static int ccfs_delete(sqlite3_vfs *vfs, const char *name, int durable) {
     struct database *db = take_database(name);
     struct visit visit;
-    int rc, is_journal, settles, lost;
+    int rc, is_journal, settles;
     (void)vfs;
     if (db == NULL)
         return real_vfs->xDelete(real_vfs, name, durable);
@@ -555,22 +555,17 @@ static int ccfs_delete(sqlite3_vfs *vfs, const char *name, int durable) {
         return SQLITE_OK;
     }
     visit = ccfs_enter(db->volume);
-    lost = db->volume->lost;
     rc = is_journal ? before_end(db) : SQLITE_OK;
-    /* At home the end becomes durable below. */
-    if (rc == SQLITE_OK && (!is_journal || lost || direct_journal_delete(&db->direct) != SQLITE_OK))
-        rc = real_vfs->xDelete(real_vfs, name, lost && settles);
+    if (rc == SQLITE_OK && (!is_journal || db->volume->lost || direct_journal_delete(&db->direct) != SQLITE_OK))
+        rc = real_vfs->xDelete(real_vfs, name, 0);
     if (rc == SQLITE_OK) {
         if (is_journal)
             db->live = 0;
-        if (lost) {
-            if (is_journal)
-                db->wanted = 0;
-        } else if (settles) {
+        /* Not by the wrapped VFS: it takes a directory that it cannot open, as on a mount that died, for one that needs no sync. */
+        if (settles)
             rc = make_durable(db->volume) == SQLITE_OK ? SQLITE_OK : SQLITE_IOERR_DIR_FSYNC;
-            if (rc == SQLITE_OK && is_journal)
-                db->wanted = 0;
-        }
+        if (rc == SQLITE_OK && is_journal)
+            db->wanted = 0;
     }
     ccfs_leave(db->volume, visit);
     drop_database(db);

@@ -269,6 +269,56 @@ fn a_process_that_becomes_another_user() {
     nothing_is_lost(&["--become", "1234"], &["one.db"]);
 }
 
+/// The daemon dies between a journal's end and the sync of its directory. SQLite's own VFS takes a directory that it cannot open
+/// for one that needs no sync; a COMMIT must not be acknowledged so.
+#[test]
+fn a_daemon_that_dies_before_a_directory_is_synced() {
+    const WAITS: &str = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <string.h>
+#include <unistd.h>
+int unlink(const char *name) {
+    static int journals;
+    int (*real)(const char *) = (int (*)(const char *))dlsym(RTLD_NEXT, "unlink");
+    int result = real(name);
+    char c;
+    if (strstr(name, "-journal") != NULL && ++journals == 30 && write(STDOUT_FILENO, "ended\n", 6) == 6)
+        while (read(STDIN_FILENO, &c, 1) > 0) {}
+    return result;
+}
+"#;
+    let Some(tools) = tools() else { return };
+    let place = WorkDir::new("sqlite-waits");
+    let (source, library) = (place.path().join("waits.c"), place.path().join("waits.so"));
+    std::fs::write(&source, WAITS).expect("write");
+    let files = [text(&library), text(&source)];
+    run_ok("gcc", &[&["-fPIC", "-shared", "-o"], &files[..]].concat());
+    for (way, mut v) in volumes() {
+        let dir = v.path("waits");
+        std::fs::create_dir(&dir).expect("mkdir");
+        std::fs::set_permissions(&dir, Permissions::from_mode(0o777)).expect("chmod");
+        let mut program = tools.with(way, &tools.program);
+        program.env("LD_PRELOAD", &library);
+        program.arg("--extension").arg(&tools.extension);
+        program.args(["--commits", "100", "--become", "1234"]);
+        program.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = program.arg(&dir).spawn().expect("start the program");
+        v.adopt(child.id());
+        let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        let mut lines = lines.map(|line| line.expect("a line"));
+        let before = lines.by_ref().take_while(|line| line != "ended").count();
+        assert!(before > 20, "{way:?}: {before} COMMITs");
+        v.kill9();
+        drop(child.stdin.take());
+        let after: Vec<String> = lines.collect();
+        assert_eq!(after, [""; 0], "C3: {way:?}");
+        assert_eq!(child.wait().expect("wait").code(), Some(1), "{way:?}");
+        v.mount();
+        v.finish();
+    }
+}
+
 /// The tests above can fail: without syncs COMMITs are lost. Even then the database is whole, and what is left is a prefix.
 #[test]
 fn off_loses_a_suffix() {
