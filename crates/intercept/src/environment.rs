@@ -11,7 +11,7 @@ pub const MOUNTS: &CStr = c"CCFS_DIRECT_MOUNTS";
 /// Path of the file with [counters](crate::report), for `--report`. It can be opened only by the user who started `ccfs direct`, and
 /// while that lives.
 pub const REPORT: &CStr = c"CCFS_DIRECT_REPORT";
-/// `1`: sync calls on these mounts return at once, for `--ignore-fsync`.
+/// For `--ignore-fsync`: the number of the user whose sync calls on these mounts return at once.
 pub const IGNORE_FSYNC: &CStr = c"CCFS_DIRECT_IGNORE_FSYNC";
 
 /// A variable's name, for whoever sets it.

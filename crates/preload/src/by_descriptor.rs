@@ -24,7 +24,7 @@ pub fn call(region: &Region, call: &Call) -> Answer {
         return match number {
             // The program does not know of it.
             libc::SYS_close if region.own.has(a as i32) => Err(Stop::Errno(libc::EBADF)),
-            number if mounts().ignore_fsync && is_sync(number) => {
+            number if is_sync(number) && mounts().ignores_fsync() => {
                 descriptors::sync_is_ignored(a as i32)
             }
             libc::SYS_ioctl if passes_descriptors(b as u32) => {
@@ -51,7 +51,7 @@ pub fn call(region: &Region, call: &Call) -> Answer {
         libc::SYS_lseek => on.seek(b as i64, c),
         libc::SYS_fstat => on.stat(b),
         libc::SYS_ftruncate => on.truncate(b as i64),
-        libc::SYS_sync_file_range if mounts().ignore_fsync => Ok(0),
+        libc::SYS_sync_file_range if mounts().ignores_fsync() => Ok(0),
         libc::SYS_sync_file_range => on.leave(Reason::Control),
         libc::SYS_fcntl => descriptors::control(&on, b, c),
         libc::SYS_ioctl => match b as u32 {
@@ -99,7 +99,7 @@ pub fn sync(region: &Region, fd: i32) -> Answer {
     let on = stands_for(fd as u64)?;
     match on.open.is_path() {
         true => Err(Stop::Errno(libc::EBADF)),
-        false if mounts().ignore_fsync => Ok(0),
+        false if mounts().ignores_fsync() => Ok(0),
         false => {
             region.gain.note_sync();
             on.sync()

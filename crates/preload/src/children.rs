@@ -5,7 +5,7 @@ use crate::count::Reason;
 use crate::program;
 use crate::raw;
 use crate::real;
-use crate::region::{Region, region};
+use crate::region::{ALL, ALL_BUT_SYNCS, Region, region};
 use crate::state::State;
 use crate::thread;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -106,7 +106,7 @@ pub fn become_another(region: &Region) -> Answer {
 pub fn end() -> Answer {
     let region = region().ok_or(Stop::Kernel)?;
     let _alone = region.gate.enter_alone();
-    region.off.store(1, SeqCst);
+    region.off.store(ALL, SeqCst);
     forget_all();
     Err(Stop::Kernel)
 }
@@ -116,7 +116,7 @@ pub fn give_up(region: &Region) {
     let _alone = region.gate.enter_alone();
     real::all(Reason::Waits, false);
     if region.open.load(SeqCst) == 0 {
-        region.off.store(1, SeqCst);
+        region.off.store(ALL_BUT_SYNCS, SeqCst);
         forget_all();
     }
 }

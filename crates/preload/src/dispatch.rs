@@ -4,7 +4,7 @@ use crate::by_path::FCHMODAT2;
 use crate::call::{Call, NUMBERS};
 use crate::count::{self, Reason};
 use crate::mounts::mounts;
-use crate::region::{LOOKED_ELSEWHERE, Region, region};
+use crate::region::{ALL_BUT_SYNCS, LOOKED_ELSEWHERE, Region, region};
 use crate::signals::Blocked;
 use crate::{
     by_descriptor, by_path, children, descriptors, mapping, process, program, real, signals, thread,
@@ -259,7 +259,12 @@ pub fn call(call: &mut Call) -> bool {
     let Some(region) = region() else {
         return false;
     };
-    if region.off.load(Relaxed) != 0 || !may_concern(region, kind, call) {
+    let concerns = match region.off.load(Relaxed) {
+        0 => may_concern(region, kind, call),
+        ALL_BUT_SYNCS => is_ignored(call),
+        _ => false,
+    };
+    if !concerns {
         return false;
     }
     if !children::is_back(region) {
@@ -278,7 +283,8 @@ fn make(region: &Region, kind: Kind, call: &mut Call) -> bool {
             local.inside.set(1);
             let answer = within(region, kind, call, blocked);
             let is_made = !matches!(answer, None | Some(Err(Stop::Kernel)));
-            if is_made && kind != Kind::Process && region.gain.note_call() {
+            let is_here = is_made && region.off.load(Relaxed) == 0;
+            if is_here && kind != Kind::Process && region.gain.note_call() {
                 children::give_up(region);
             }
             local.inside.set(0);
@@ -300,6 +306,11 @@ fn make(region: &Region, kind: Kind, call: &mut Call) -> bool {
     true
 }
 
+/// A sync call of a program that is run to make none.
+fn is_ignored(call: &Call) -> bool {
+    mounts().ignore_fsync.is_some() && by_descriptor::is_sync(call.rax as i64)
+}
+
 /// What can be told without a lock.
 fn may_concern(region: &Region, kind: Kind, call: &Call) -> bool {
     let fd = |n: usize| region.direct.has(call.args[n] as i32);
@@ -308,7 +319,7 @@ fn may_concern(region: &Region, kind: Kind, call: &Call) -> bool {
             let number = call.rax as i64;
             fd(0)
                 || number == libc::SYS_close && region.own.has(call.args[0] as i32)
-                || mounts().ignore_fsync && by_descriptor::is_sync(number)
+                || is_ignored(call)
                 || number == libc::SYS_ioctl
                     && region.open.load(Relaxed) != 0
                     && by_descriptor::passes_descriptors(call.args[1] as u32)
@@ -409,8 +420,10 @@ fn within(region: &Region, kind: Kind, call: &Call, blocked: Blocked) -> Option<
     if signals::are_more(region, blocked) {
         return None;
     }
-    if region.off.load(Relaxed) != 0 {
-        return Some(Err(Stop::Kernel));
+    match region.off.load(Relaxed) {
+        0 => {}
+        ALL_BUT_SYNCS if is_ignored(call) => {}
+        _ => return Some(Err(Stop::Kernel)),
     }
     Some(match kind {
         Kind::On

@@ -133,10 +133,11 @@ impl On<'_> {
                 return Ok(n);
             }
         }
+        let read = file.read_at(out, offset)?;
         if let Some(region) = region() {
-            region.gain.note_read(out.len());
+            region.gain.note_read(read);
         }
-        Ok(file.read_at(out, offset)?)
+        Ok(read)
     }
 
     /// What it was found with, if nothing has changed since.

@@ -34,7 +34,7 @@ impl Gain {
         self.syncs.fetch_add(1, Relaxed);
     }
 
-    /// So many bytes were asked for.
+    /// So many bytes were read.
     pub fn note_read(&self, bytes: usize) {
         if bytes >= LARGE {
             self.reads.fetch_add(1, Relaxed);

@@ -15,7 +15,8 @@ pub struct Mount {
 pub struct Mounts {
     all: Vec<Mount>,
     plan: Option<CString>,
-    pub ignore_fsync: bool,
+    /// Whose sync calls return at once.
+    pub ignore_fsync: Option<u32>,
     lowest_own: i32,
 }
 
@@ -31,7 +32,7 @@ const OWN: u64 = 128;
 
 impl Mounts {
     /// `lines`: a line for each, its st_dev and its path. `most`: descriptors that the process may have.
-    pub fn set(plan: CString, lines: &[u8], ignore_fsync: bool, most: u64) {
+    pub fn set(plan: CString, lines: &[u8], ignore_fsync: Option<u32>, most: u64) {
         let one = |line: &[u8]| {
             let at = line.iter().position(|b| *b == b' ')?;
             Some(Mount {
@@ -46,6 +47,12 @@ impl Mounts {
             ignore_fsync,
             lowest_own: most.saturating_sub(OWN).max(most / 2) as i32,
         });
+    }
+
+    /// The caller's sync calls return at once. (Threads can be different users.)
+    pub fn ignores_fsync(&self) -> bool {
+        let is_me = |user| user == rustix::process::geteuid().as_raw();
+        self.ignore_fsync.is_some_and(is_me)
     }
 
     pub fn plan(&self) -> Option<&CString> {

@@ -196,7 +196,7 @@ pub fn open(path: &Path<'_>, flags: i32, bits: u64) -> Answer {
         };
         return open_dir(state, tree, id, flags);
     }
-    if flags & (libc::O_SYNC | libc::O_DSYNC) != 0 && !mounts().ignore_fsync {
+    if flags & (libc::O_SYNC | libc::O_DSYNC) != 0 && !mounts().ignores_fsync() {
         return Err(Stop::Kernel);
     }
     let dir = tree.dir(place.dir).ok_or(Stop::Kernel)?;

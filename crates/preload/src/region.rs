@@ -13,12 +13,17 @@ pub const DESCRIPTORS: usize = 1 << 16;
 /// The working directory is on no volume that allows direct calls.
 pub const LOOKED_ELSEWHERE: u32 = 1 << 30;
 
+/// No call is looked at.
+pub const ALL: u32 = 1;
+/// Only sync calls that are to be ignored are looked at.
+pub const ALL_BUT_SYNCS: u32 = 2;
+
 /// All zeros at first, and in a child.
 #[repr(C)]
 pub struct Region {
     /// See [`crate::state::State`].
     pub state: AtomicPtr<()>,
-    /// Calls of this process are the kernel's from here on.
+    /// Calls of this process are the kernel's from here on: [`ALL`], or [`ALL_BUT_SYNCS`].
     pub off: AtomicU32,
     /// Threads that are about to begin a child: nothing is opened here meanwhile.
     pub births: AtomicU32,

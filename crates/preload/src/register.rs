@@ -3,7 +3,7 @@ use crate::answer::{Answer, Stop};
 use crate::count::Reason;
 use crate::objects;
 use crate::real;
-use crate::region::region;
+use crate::region::{ALL_BUT_SYNCS, region};
 use crate::state::State;
 use crate::table::{Open, Opening, What};
 use std::os::fd::OwnedFd;
@@ -16,7 +16,10 @@ pub fn register(state: &State, number: OwnedFd, what: What, opened: Opening) -> 
     // What was loaded meanwhile may make calls of its own.
     if objects::make_own_calls() {
         real::all(Reason::OwnCalls, false);
-        region().ok_or(Stop::Kernel)?.off.store(1, Release);
+        region()
+            .ok_or(Stop::Kernel)?
+            .off
+            .store(ALL_BUT_SYNCS, Release);
         return Ok(fd);
     }
     // A child that is begun meanwhile would have a number of nothing.

@@ -28,7 +28,8 @@ extern "C" fn start() {
     }
     let lines = variable(MOUNTS).map(CStr::to_bytes).unwrap_or_default();
     let most = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-    let ignore_fsync = variable(IGNORE_FSYNC).is_some();
+    let user = variable(IGNORE_FSYNC).and_then(|text| text.to_str().ok());
+    let ignore_fsync = user.and_then(|number| number.parse().ok());
     Mounts::set(
         plan.into(),
         lines,

@@ -8,7 +8,7 @@ use crate::mounts::mounts;
 use crate::objects;
 use crate::place::Id;
 use crate::raw;
-use crate::region::{DESCRIPTORS, region};
+use crate::region::{ALL_BUT_SYNCS, DESCRIPTORS, region};
 use crate::table::{Open, Table};
 use crate::tree::Tree;
 use rustix::fs::{Mode, OFlags, open};
@@ -47,7 +47,10 @@ impl State {
         }
         if objects::make_own_calls() {
             count::left(Reason::OwnCalls);
-            region().ok_or(Stop::Kernel)?.off.store(1, Release);
+            region()
+                .ok_or(Stop::Kernel)?
+                .off
+                .store(ALL_BUT_SYNCS, Release);
             return Err(Stop::Kernel);
         }
         let plan = mounts().plan().ok_or(Stop::Kernel)?;

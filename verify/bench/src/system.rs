@@ -148,17 +148,15 @@ impl System {
 
     /// A program as it is started on this system.
     pub fn start(self, program: impl AsRef<OsStr>) -> Result<Command> {
-        let mut command = match self {
-            System::Ext4Eatmydata => command(EATMYDATA),
-            System::CcfsDirect => {
-                let mut direct = Command::new(ccfs_program()?);
-                direct.args(["direct", "--"]);
-                direct
+        match self {
+            System::Ext4Eatmydata => {
+                let mut command = command(EATMYDATA);
+                command.arg(program);
+                Ok(command)
             }
-            _ => return Ok(Command::new(program)),
-        };
-        command.arg(program);
-        Ok(command)
+            System::CcfsDirect => direct(&[], program),
+            _ => Ok(Command::new(program)),
+        }
     }
 
     fn no_transport(self) -> Option<String> {
@@ -274,6 +272,13 @@ pub fn not_installed(programs: &[&str]) -> Option<String> {
 /// A command for a program of another package.
 pub fn command(program: &str) -> Command {
     Command::new(in_path(program).unwrap_or_else(|| program.into()))
+}
+
+/// A program under `ccfs direct` with these options.
+pub fn direct(options: &[&str], program: impl AsRef<OsStr>) -> Result<Command> {
+    let mut command = Command::new(ccfs_program()?);
+    command.arg("direct").args(options).arg("--").arg(program);
+    Ok(command)
 }
 
 /// The program `ccfs`: see [`programs::ccfs`].

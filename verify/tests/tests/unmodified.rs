@@ -6,6 +6,8 @@ mod births;
 mod cases;
 #[path = "unmodified/developers.rs"]
 mod developers;
+#[path = "unmodified/ignored.rs"]
+mod ignored;
 #[path = "unmodified/kills.rs"]
 mod kills;
 #[path = "unmodified/onlookers.rs"]

@@ -13,7 +13,7 @@ pub use together::Together;
 
 use crate::experiment::{Measured, Place, STREAMS};
 use crate::image::Mount;
-use crate::system::{System, ccfs_program, succeeded};
+use crate::system::{System, ccfs_program, direct, succeeded};
 use crate::{Result, machine, run};
 use std::ffi::OsStr;
 use std::path::Path;
@@ -24,6 +24,8 @@ use std::time::Instant;
 pub const UNSAFE: &str = "unsafe";
 /// In a stream that ignores syncs, made durable at the end.
 pub const IGNORE: &str = "ignore-fsync";
+/// As under eatmydata: syncs return at once, and nothing is made durable at the end.
+pub const UNSYNCED: &str = "no-sync";
 
 /// The ways of a program that syncs.
 fn ways(system: System) -> Vec<&'static str> {
@@ -42,6 +44,10 @@ pub fn start(
     variant: &str,
 ) -> Result<Command> {
     let flags: &[&str] = match variant {
+        UNSYNCED if place.system == System::CcfsDirect => {
+            return direct(&["--ignore-fsync"], program);
+        }
+        UNSYNCED => &["--ignore-fsync"],
         IGNORE => &["--ignore-fsync", "--sync"],
         STREAMS => &[],
         _ => return place.system.start(program),

@@ -5,7 +5,7 @@
 pub mod job;
 pub mod worker;
 
-use crate::apps::{IGNORE, finish, git, script, start, timed};
+use crate::apps::{UNSYNCED, finish, git, script, start, timed};
 use crate::disk::DiskKind;
 use crate::experiment::{Experiment, Group, Measured, Place};
 use crate::system::{System, not_installed, work_program};
@@ -16,10 +16,10 @@ use std::process::Stdio;
 use std::time::Instant;
 use worker::Worked;
 
-/// The ways on the systems that tell something beside each other. What syncs is also measured without, as under eatmydata.
+/// The ways on the systems that tell something beside each other. What syncs is also measured without: as under eatmydata, which makes nothing durable at the end either.
 fn variants(system: System, syncs: bool) -> Vec<&'static str> {
     match system {
-        System::Ccfs | System::CcfsDirect if syncs => vec!["", IGNORE],
+        System::Ccfs | System::CcfsDirect if syncs => vec!["", UNSYNCED],
         System::Ext4 | System::Ext4Eatmydata | System::Ccfs | System::CcfsDirect => vec![""],
         _ => Vec::new(),
     }
