@@ -4,6 +4,16 @@
 
 static struct stat s;
 
+/* Below a directory ".." is tried again where anything was renamed meanwhile, on any file system: openat2(2). */
+static long open_within(const char *name, struct open_how *how)
+{
+    long fd;
+    do
+        fd = syscall(SYS_openat2, AT_FDCWD, name, how, sizeof *how);
+    while (fd < 0 && errno == EAGAIN);
+    return fd;
+}
+
 static void lengths(void)
 {
     char name[300], path[5000];
@@ -446,8 +456,8 @@ static void at(void)
     T(go_there());
     T(syscall(SYS_openat2, AT_FDCWD, "two", &how, sizeof how));
     how.resolve = RESOLVE_BENEATH;
-    T(syscall(SYS_openat2, AT_FDCWD, "moved/../two", &how, sizeof how));
-    T(syscall(SYS_openat2, AT_FDCWD, "../at/two", &how, sizeof how));
+    T(open_within("moved/../two", &how));
+    T(open_within("../at/two", &how));
     how.resolve = RESOLVE_NO_SYMLINKS;
     how.flags = O_RDONLY;
     how.mode = 0;
