@@ -9,7 +9,7 @@ use rustix::fs::{
     AtFlags, CWD, Gid, Mode, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid, XattrFlags, setxattr,
 };
 use std::fs;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 
@@ -584,6 +584,36 @@ fn listed_names_are_known() {
     assert_eq!(errno(fs::metadata(m.path("tree/dir/theirs"))), libc::ENOENT);
     assert_eq!(count(&m, "failed"), 0);
     drop((dir, tree, root, session));
+    m.unmount();
+}
+
+/// That the kernel remembers what is not there keeps nobody from taking the directory.
+#[test]
+fn directories_with_missed_names_are_taken() {
+    if !can_mount("missed_names") || !gives_up("missed_names") {
+        return;
+    }
+    let mut m = TestMount::new(FsType::Fuseblk);
+    fs::create_dir_all(m.path("d/sub")).unwrap();
+    let session = session(&m);
+    let root = session.root().unwrap();
+    for name in ["none", "none", "sub/none", "other"] {
+        assert_eq!(errno(fs::metadata(m.path("d").join(name))), libc::ENOENT);
+    }
+    // One of them is there by now, and somebody is in it: it stays where it is.
+    fs::create_dir(m.path("d/other")).unwrap();
+    fs::write(m.path("d/gone"), "g").unwrap();
+    fs::remove_file(m.path("d/gone")).unwrap();
+    let inside = fs::File::open(m.path("d/other")).unwrap();
+    assert_eq!(errno(root.take_dir("d")), libc::EBUSY);
+    let link = fs::read_link(format!("/proc/self/fd/{}", inside.as_raw_fd())).unwrap();
+    assert_eq!(link, m.path("d/other"));
+    drop(inside);
+    fs::remove_dir(m.path("d/other")).unwrap();
+    let dir = root.take_dir("d").unwrap();
+    assert!(dir.is_direct());
+    assert_eq!(dir.read_dir().unwrap().len(), 1);
+    drop((dir, root, session));
     m.unmount();
 }
 

@@ -132,6 +132,9 @@ pub fn make_dir(path: &Path<'_>, bits: u64) -> Answer {
     };
     let (parent, name) = split(path.bytes).ok_or(Stop::Kernel)?;
     drop(tree);
+    if take_where_made(state, path).is_ok() {
+        return make_dir(path, u64::from(bits));
+    }
     let at = known(fd, parent)?;
     let mut tree = state.tree();
     let (dir, at) = tree.known_dir(fd, parent, at).ok_or(Stop::Kernel)?;
@@ -543,12 +546,24 @@ pub fn statx(path: &Path<'_>, to: u64, follow: bool) -> Answer {
     put_statx(to, &attr, device)
 }
 
+/// There surely is a file.
+fn is_file(path: &Path<'_>) -> Result<bool, Stop> {
+    let (_, tree, place) = look(path)?;
+    let Some(name) = place.name.filter(|_| !place.slash) else {
+        return Ok(false);
+    };
+    Ok(tree.dir(place.dir).is_some_and(|dir| dir.has_file(name)))
+}
+
 /// access(2), of the user that the process is. What only the kernel can tell is left to it.
 pub fn access(path: &Path<'_>, wanted: u64, follow: bool) -> Answer {
     let uid = rustix::process::geteuid();
     let wanted = wanted as i32;
     if uid != rustix::process::getuid() || wanted & !(libc::R_OK | libc::W_OK | libc::X_OK) != 0 {
         return Err(Stop::Kernel);
+    }
+    if (uid.is_root() && wanted & libc::X_OK == 0 || wanted == libc::F_OK) && is_file(path)? {
+        return Ok(0);
     }
     let attr = kind(path, follow)?;
     let is_dir = attr.mode & libc::S_IFMT == libc::S_IFDIR;

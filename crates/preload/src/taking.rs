@@ -22,18 +22,8 @@ pub fn take_listed(state: &State, path: &Path<'_>, flags: i32) -> Result<Id, Sto
     }
     let at = known(fd, parent)?;
     let mut tree = state.tree();
-    // Another thread may have taken it meanwhile.
-    match tree.find(path.base, path.bytes) {
-        Ok(Place {
-            dir, name: None, ..
-        }) => return Ok(dir),
-        Ok(Place {
-            dir,
-            name: Some(name),
-            ..
-        }) => return tree.below(dir, name),
-        Err(Stop::Kernel) => {}
-        Err(e) => return Err(e),
+    if let Some(id) = held(&mut tree, path.base, path.bytes)? {
+        return Ok(id);
     }
     if tree.taking.is_in_vain() || flags & libc::O_PATH != 0 {
         return Err(Stop::Kernel);
@@ -42,7 +32,8 @@ pub fn take_listed(state: &State, path: &Path<'_>, flags: i32) -> Result<Id, Sto
     let taken = tree.take_top(&place, name, Used::Some);
     match taken {
         Ok(_) => tree.taking.taken += 1,
-        Err(_) => {
+        Err(Stop::Errno(_)) => {}
+        Err(Stop::Kernel) => {
             tree.taking.refused += 1;
             count::left(Reason::Known);
         }
@@ -79,7 +70,8 @@ pub fn look<'p>(
     Ok((state, tree, place))
 }
 
-/// A file is looked for in a directory that nobody here holds: that is taken, if the kernel knows nothing in it. `Kernel`: it is not.
+/// A file is looked for in a directory that nobody here holds: that is taken, if the kernel knows nothing in it. Errors: ENOENT, there is no such
+/// directory; `Kernel`: it is not taken.
 pub fn take_where_looked(state: &State, path: &Path<'_>) -> Result<(), Stop> {
     let Base::At(libc::AT_FDCWD) = path.base else {
         return Err(Stop::Kernel);
@@ -101,9 +93,17 @@ pub fn take_where_looked(state: &State, path: &Path<'_>) -> Result<(), Stop> {
     let place = tree.known_dir(libc::AT_FDCWD, parent, at);
     let place = place.ok_or(Stop::Kernel);
     let taken = place.and_then(|place| tree.take_top(&place, name, Used::Little));
+    // One of many that are looked for there.
+    if is_due(tree.note_used_in(at)) {
+        drop(tree);
+        let _ = take_known(state, libc::AT_FDCWD, parent, Used::Some);
+        tree = state.tree();
+    }
     match taken {
         Ok(_) => tree.looking.taking.taken += 1,
-        Err(_) => tree.looking.taking.refused += 1,
+        // The kernel is not asked: it would keep that in mind, and so the directory in which the name is not.
+        Err(Stop::Errno(_)) => {}
+        Err(Stop::Kernel) => tree.looking.taking.refused += 1,
     }
     taken.map(drop)
 }
@@ -113,33 +113,53 @@ fn is_held(tree: &mut Tree, path: &Path<'_>) -> bool {
     !matches!(tree.find(path.base, path.bytes), Err(Stop::Kernel))
 }
 
-/// Files that are made in a directory that the kernel knows before it is tried to take that.
-const MADE_MIN: u32 = 4;
-/// It is tried again when there are so many times more, up to so many times.
-const MADE_TIMES: u32 = 4;
-const MADE_MAX: u32 = 256;
+/// Names that are used in a directory that the kernel knows before it is tried to take that.
+const USED_MIN: u32 = 4;
+/// It is tried again when there are so many times more, up to so many.
+const USED_TIMES: u32 = 4;
+const USED_MAX: u32 = 256;
 
-/// A file may be made: its directory is taken if that is one of many. `Kernel`: it is not.
+fn is_due(used: u32) -> bool {
+    let due = std::iter::successors(Some(USED_MIN), |n| Some(n * USED_TIMES));
+    due.take_while(|n| *n <= USED_MAX).any(|n| n == used)
+}
+
+/// A directory that the kernel knows is taken. Errors: as [`Tree::take_top`].
+fn take_known(state: &State, fd: i32, dir: &[u8], used: Used) -> Result<Id, Stop> {
+    let (parent, name) = split(dir).ok_or(Stop::Kernel)?;
+    let at = known(fd, parent)?;
+    let mut tree = state.tree();
+    if let Some(id) = held(&mut tree, Base::At(fd), dir)? {
+        return Ok(id);
+    }
+    let place = tree.known_dir(fd, parent, at).ok_or(Stop::Kernel)?;
+    tree.take_top(&place, name, used)
+}
+
+/// The directory that a path leads to, if it is held: another thread may have taken it meanwhile.
+fn held(tree: &mut Tree, base: Base, path: &[u8]) -> Result<Option<Id>, Stop> {
+    let id = tree.find(base, path).and_then(|place| match place.name {
+        Some(name) => tree.below(place.dir, name),
+        None => Ok(place.dir),
+    });
+    match id {
+        Err(Stop::Kernel) => Ok(None),
+        found => found.map(Some),
+    }
+}
+
+/// A file or directory may be made: its directory is taken if that is one of many. `Kernel`: it is not.
 pub fn take_where_made(state: &State, path: &Path<'_>) -> Result<(), Stop> {
     let Base::At(fd) = path.base else {
         return Err(Stop::Kernel);
     };
     let (dir, _) = split(path.bytes).ok_or(Stop::Kernel)?;
-    let (parent, name) = split(dir).ok_or(Stop::Kernel)?;
     if !may_lead_there(path.bytes) {
         return Err(Stop::Kernel);
     }
     let at = known(fd, dir)?;
-    let made = state.tree().note_made(at);
-    let due = std::iter::successors(Some(MADE_MIN), |n| Some(n * MADE_TIMES));
-    if !due.take_while(|n| *n <= MADE_MAX).any(|n| n == made) {
+    if !is_due(state.tree().note_used_in(at)) {
         return Err(Stop::Kernel);
     }
-    let at = known(fd, parent)?;
-    let mut tree = state.tree();
-    if is_held(&mut tree, path) {
-        return Ok(());
-    }
-    let place = tree.known_dir(fd, parent, at).ok_or(Stop::Kernel)?;
-    tree.take_top(&place, name, Used::Much).map(drop)
+    take_known(state, fd, dir, Used::Much).map(drop)
 }

@@ -3,6 +3,8 @@
 //! Nobody else can rename or move anything inside a held directory: that would break its hold. So a path is followed here from the first
 //! held directory on, the *top* of its tree. A top is known by the directory that it is in, which the kernel knows, and its name there; which
 //! directory a path leads to before it, the kernel is asked each time.
+mod links;
+
 use crate::answer::{Answer, Stop};
 use crate::asking::{Asking, Finding};
 use crate::attrs::{Attrs, KEPT};
@@ -78,13 +80,14 @@ pub struct Tree {
     listings: u64,
     /// The names of the directory that was listed last, as they were when it had seen so many changes: some programs read each twice.
     last: Option<(Id, u64, Arc<Vec<Listed>>)>,
-    /// Directories that the kernel knows, and how many files were made there.
-    made: HashMap<Identity, u32>,
+    /// Directories that the kernel knows, and how many names were used there.
+    used_in: HashMap<Identity, u32>,
     /// How it goes with the taking of directories that are read, and of those in which names are looked at.
     pub taking: Taking,
     pub looking: Looking,
     asking: Asking,
     finding: Finding,
+    finding_tops: Finding,
     changes: Arc<Changes>,
     writers: Arc<Writers>,
     pub heads: Heads,
@@ -296,16 +299,32 @@ impl Tree {
         self.add(dir, parent, attr, Up::Known(parent), name)
     }
 
-    /// Takes a directory in one that the kernel knows. Error: `Kernel`, it cannot be had.
+    /// Takes a directory in one that the kernel knows. Errors: ENOENT, there is none; `Kernel`, it cannot be had.
     pub fn take_top(
         &mut self,
         (parent, at): &(Dir, Identity),
         name: &[u8],
         used: Used,
     ) -> Result<Id, Stop> {
-        let taken = parent.take_dir_with_attr(OsStr::from_bytes(name), used);
-        let (dir, attr) = taken.map_err(|_| Stop::Kernel)?;
-        Ok(self.add_top(*at, name, dir, &attr))
+        let (seen, quiet) = (self.changes.now(), self.writers.are_none());
+        let is_told = self.finding_tops.is_due();
+        let called = OsStr::from_bytes(name);
+        let taken = match is_told {
+            true => parent.take_dir_listed(called, used),
+            false => parent
+                .take_dir_with_attr(called, used)
+                .map(|(dir, attr)| (dir, attr, None)),
+        };
+        let (dir, attr, names) = taken.map_err(|e| match e.raw_os_error() {
+            Some(libc::ENOENT) => Stop::Errno(libc::ENOENT),
+            _ => Stop::Kernel,
+        })?;
+        let top = self.add_top(*at, name, dir, &attr);
+        if is_told {
+            self.finding_tops.note_told(names.is_some());
+            self.note_told(top, names, quiet.then_some(seen));
+        }
+        Ok(top)
     }
 
     /// Its mode, owner and flags.
@@ -405,7 +424,10 @@ impl Tree {
         if let Some(node) = self.nodes.get_mut(&id)
             && std::mem::take(&mut node.told)
         {
-            self.finding.note_used();
+            match node.up {
+                Up::Known(_) => self.finding_tops.note_used(),
+                Up::Held(_) => self.finding.note_used(),
+            }
         }
     }
 
@@ -515,137 +537,19 @@ impl Tree {
         };
         self.nodes.insert(id, node);
         self.link(id);
+        self.adopt(id);
         id
     }
 
-    /// Makes a directory known where it is; another one that was known there is not any more.
-    fn link(&mut self, id: Id) {
-        let Some(node) = self.nodes.get(&id) else {
-            return;
-        };
-        let (up, name) = (node.up, node.name.clone());
-        let before = match up {
-            Up::Held(up) => self
-                .nodes
-                .get_mut(&up)
-                .and_then(|n| n.below.insert(name, id)),
-            Up::Known(parent) => {
-                let before = self.tops.insert((parent, name.clone()), id);
-                if before.is_none() {
-                    *self.names.entry(name).or_default() += 1;
-                }
-                before
-            }
-        };
-        if let Some(before) = before.filter(|before| *before != id) {
-            self.drop_tree(before);
-        }
-    }
-
-    fn unlink(&mut self, id: Id) {
-        let Some(node) = self.nodes.get(&id) else {
-            return;
-        };
-        let (up, name) = (node.up, node.name.clone());
-        match up {
-            Up::Held(up) => {
-                if let Some(up) = self.nodes.get_mut(&up)
-                    && up.below.get(&name) == Some(&id)
-                {
-                    up.below.remove(&name);
-                }
-            }
-            Up::Known(parent) => {
-                let place = (parent, name);
-                if self.tops.get(&place) == Some(&id) {
-                    self.tops.remove(&place);
-                    if let Some(count) = self.names.get_mut(&place.1) {
-                        *count -= 1;
-                        if *count == 0 {
-                            self.names.remove(&place.1);
-                        }
-                    }
-                }
-            }
-        }
-    }
-
-    /// The kernel knows a directory by now: what is in it may be held still.
-    fn forget(&mut self, id: Id) {
-        self.unlink(id);
-        let Some(node) = self.nodes.remove(&id) else {
-            return;
-        };
-        for below in node.below.into_values() {
-            if let Some(one) = self.nodes.get_mut(&below) {
-                one.up = Up::Known(node.at);
-                self.link(below);
-            }
-        }
-    }
-
-    /// A directory has gone, and nothing is in it.
-    pub fn removed(&mut self, id: Id) {
-        self.unlink(id);
-        self.drop_tree(id);
-    }
-
-    fn drop_tree(&mut self, id: Id) {
-        let mut all = vec![id];
-        while let Some(id) = all.pop() {
-            if let Some(node) = self.nodes.remove(&id) {
-                all.extend(node.below.into_values());
-            }
-        }
-    }
-
-    /// A name has become another one, of this directory or another.
-    pub fn renamed(&mut self, from: Id, name: &[u8], to: Id, new_name: &[u8]) {
-        // What is above it may be another directory now.
-        self.last = None;
-        let moved = self
-            .nodes
-            .get(&from)
-            .and_then(|n| n.below.get(name).copied());
-        let replaced = self
-            .nodes
-            .get(&to)
-            .and_then(|n| n.below.get(new_name).copied());
-        if let Some(replaced) = replaced.filter(|r| Some(*r) != moved) {
-            self.removed(replaced);
-        }
-        if let Some(id) = moved {
-            self.unlink(id);
-            if let Some(node) = self.nodes.get_mut(&id) {
-                node.exact = false;
-                node.up = Up::Held(to);
-                node.name = new_name.into();
-            }
-            self.link(id);
-        }
-    }
-
-    /// Half of those that have nothing below them. Where they are in held directories they are found again by their names.
-    fn forget_old(&mut self) {
-        let is_leaf = |n: &Node| n.below.is_empty();
-        let leaves = self.nodes.iter().filter(|(_, n)| is_leaf(n));
-        let mut old: Vec<_> = leaves.map(|(id, n)| (n.used, *id)).collect();
-        old.sort_unstable();
-        old.truncate(old.len().div_ceil(2));
-        for (_, id) in old {
-            self.removed(id);
-        }
-    }
-
-    /// A file may be made in a directory that the kernel knows: how many were by now.
-    pub fn note_made(&mut self, dir: Identity) -> u32 {
+    /// A name was used in a directory that the kernel knows, as it may be worth to take that: how many were by now.
+    pub fn note_used_in(&mut self, dir: Identity) -> u32 {
         const MOST: usize = 256;
-        if self.made.len() >= MOST {
-            self.made.clear();
+        if self.used_in.len() >= MOST {
+            self.used_in.clear();
         }
-        let made = self.made.entry(dir).or_default();
-        *made = made.saturating_add(1);
-        *made
+        let used = self.used_in.entry(dir).or_default();
+        *used = used.saturating_add(1);
+        *used
     }
 
     /// The session of a volume, begun if it allows one.

@@ -22,6 +22,11 @@ use std::sync::{Arc, Mutex};
 
 /// Names of a directory at most, for new directories there to be posted: a directory may have so many links on any volume.
 const SUBDIRS_POSTED: usize = 16_000;
+/// Bytes of blocks of a directory that somebody else has filled, in which there is room for all names that are known at most (`known::BYTES_MAX`): blocks
+/// split in halves, and an index has many times as many.
+const ROOMY_BYTES: u64 = 256 << 10;
+/// Bytes of blocks of a directory whose names are asked for where they are of use: one answer has room for them.
+const TOLD_BYTES: u64 = 16 << 10;
 /// How often O_CREAT without O_EXCL tries, where others make and remove the name meanwhile.
 pub(super) const RACES_MAX: usize = 100;
 
@@ -201,6 +206,7 @@ impl Dir {
             _ => (Kind::Own, libc::S_IFREG | mode & 0o7777 & !umask),
         };
         self.0.check_held(way)?;
+        self.learn_names(way);
         if let Way::Held(dir) = way {
             let sure = dir.known.plain && !dir.gives_group;
             let is_ready = |names: &KnownNames| match kind {
@@ -211,8 +217,7 @@ impl Dir {
                 Some(names) if names.get(name).is_some() => {
                     return fail(libc::EEXIST);
                 }
-                // How somebody else has filled a directory, nobody knows: there may be no room.
-                Some(names) if dir.known.own && is_ready(names) => {
+                Some(names) if dir.is_roomy && is_ready(names) => {
                     let attr = |born| session.attr_of_born(born, as_made).filter(|_| sure);
                     session.post_birth(entry(dir.handle), &[name], attr)?
                 }
@@ -333,6 +338,10 @@ impl Dir {
         if wanted.is_some() && !matches!(done, Ok(Did::Done(_))) {
             session.forget_handle(handle);
         }
+        // Who misses one name there often misses others, or makes them.
+        if matches!(&done, Err(e) if e.kind() == ErrorKind::NotFound) {
+            self.learn_names(way);
+        }
         Ok(done?.map(|(asked, bytes)| {
             let read = bytes.saturating_sub(size_of::<Attr>());
             asked.copy_from(size_of::<Attr>(), &mut out[..read]);
@@ -380,6 +389,8 @@ impl Dir {
             handle,
             names,
             known,
+            is_roomy: true,
+            may_be_told: false,
             gives_group: attr.mode & libc::S_ISGID != 0,
         }));
         self.0.dirs().insert(attr.ino, &node);
@@ -424,16 +435,8 @@ impl Dir {
                         session.close(handle);
                         return fail(libc::ENOTDIR);
                     }
-                    let listed = told::whole(&listing[..bytes]);
-                    let names = listed
-                        .as_ref()
-                        // What others may do could have changed since.
-                        .filter(|_| session.may_all())
-                        .and_then(|all| {
-                            told::known_names(session, all.iter().map(|one| &one.entry))
-                        });
-                    let (dir, is_so) = self.found_with(handle, &attr, names, before);
-                    return Ok((dir, attr, listed.filter(|_| is_so)));
+                    let (dir, listed) = self.found_listed(handle, &attr, &listing[..bytes], before);
+                    return Ok((dir, attr, listed));
                 }
                 Did::Broken => self.0.make_real(&mut way)?,
             }
@@ -446,12 +449,26 @@ impl Dir {
         })
     }
 
-    /// A directory that was there: the object that there is, or none (another one would know other names).
-    pub(super) fn found(&self, handle: u32, attr: &Attr) -> Dir {
-        self.found_with(handle, attr, None, 0).0
+    /// A directory that was there, and what it was told to have in it after so many changes of names, if that is all, and still so.
+    pub(super) fn found_listed(
+        &self,
+        handle: u32,
+        attr: &Attr,
+        listing: &[u8],
+        changes: u64,
+    ) -> (Dir, Option<Vec<Listed>>) {
+        let session = &self.0.session;
+        let listed = told::whole(listing);
+        let names = listed
+            .as_ref()
+            // What others may do could have changed since.
+            .filter(|_| session.may_all())
+            .and_then(|all| told::known_names(session, all.iter().map(|one| &one.entry)));
+        let (dir, is_so) = self.found_with(handle, attr, names, changes);
+        (dir, listed.filter(|_| is_so))
     }
 
-    /// The same, of which it was told what is in it, after so many changes of names. False: that may not be so any more.
+    /// The object that there is of it, or one that knows these names (another one would know other ones). False: they may not be so any more.
     fn found_with(
         &self,
         handle: u32,
@@ -471,6 +488,8 @@ impl Dir {
         let names = names.filter(|_| is_so);
         let node = self.0.beside(Way::Held(Held {
             handle,
+            is_roomy: attr.size <= ROOMY_BYTES,
+            may_be_told: names.is_none() && attr.size <= TOLD_BYTES,
             names,
             known: Known {
                 plain: attr.flags & PLAIN != 0,

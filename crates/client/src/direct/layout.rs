@@ -126,7 +126,8 @@ pub mod op {
     /// The first name (`b` bytes) in `h` becomes the rest of the bytes in `h2`; `a`: 0, or [`super::NO_REPLACE`].
     pub const RENAME: u16 = 13;
     /// Names from the position `a` on. Reply: [`super::Name`] and its bytes, padded to 8, again and again; each followed by [`super::Attr`] if `b` is
-    /// [`super::WITH_ATTR`]. That is zeros of a directory, and of what others may change too.
+    /// [`super::WITH_ATTR`]. That is zeros of a directory, and of what others may change too. [`super::IN_ADVANCE`]: `a` is 0, and the directory is not
+    /// read for its user, whose access time stays.
     pub const READDIR: u16 = 14;
     /// The handle is not used any more. It may be posted.
     pub const CLOSE: u16 = 15;
@@ -187,6 +188,8 @@ pub const BUSY: u32 = 8;
 pub const UNUSED: u32 = 16;
 /// Names are listed with attributes.
 pub const WITH_ATTR: u64 = 1;
+/// Names are listed for who may want them later.
+pub const IN_ADVANCE: u64 = 2;
 /// The kernel is to know the file for its locks: it keeps nothing of it.
 pub const FOR_LOCKS: u64 = 1;
 /// The new name must not be there.

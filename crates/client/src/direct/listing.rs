@@ -1,6 +1,6 @@
 //! What is in a directory.
 use super::dir::Dir;
-use super::layout::{Attr, Entry, WITH_ATTR, op};
+use super::layout::{Attr, Entry, IN_ADVANCE, WITH_ATTR, op};
 use super::node::{Held, Way};
 use super::session::Did;
 use super::told::{DirEntry, LISTING, Listed, is_last, is_other, known_names, parse};
@@ -79,24 +79,47 @@ impl Dir {
         };
         let (mut out, mut at) = (Vec::new(), from);
         loop {
-            let entry = Entry {
-                op: op::READDIR,
-                h: dir,
-                a: at,
-                b: how,
-                ..Entry::default()
-            };
-            let Did::Done((asked, bytes)) = self.0.session.ask(entry, &[], LISTING)? else {
+            let Did::Done(text) = self.ask_names(dir, at, how)? else {
                 return Ok(Did::Broken);
             };
-            let mut text = vec![0; bytes];
-            asked.copy(&mut text);
             parse(&text, attr_len, &mut out);
             at = out.last().map_or(at, |one| one.next);
-            if is_last(bytes, attr_len) {
+            if is_last(text.len(), attr_len) {
                 return Ok(Did::Done(out));
             }
         }
+    }
+
+    /// Where the names of a directory are known nobody has to wait for what is made or not found in it, so they are asked for once. (It may be that they
+    /// may not be read: nothing is lost then.)
+    pub(super) fn learn_names(&self, way: &mut Way) {
+        if let Way::Held(dir) = way
+            && dir.names.is_none()
+            && std::mem::take(&mut dir.may_be_told)
+            && let Ok(Did::Done(text)) = self.ask_names(dir.handle, 0, IN_ADVANCE)
+            && !text.is_empty()
+            && is_last(text.len(), 0)
+        {
+            let mut all = Vec::new();
+            parse(&text, 0, &mut all);
+            let _ = self.learn(dir, all.iter().map(|one| &one.entry));
+        }
+    }
+
+    fn ask_names(&self, dir: u32, from: u64, how: u64) -> io::Result<Did<Vec<u8>>> {
+        let entry = Entry {
+            op: op::READDIR,
+            h: dir,
+            a: from,
+            b: how,
+            ..Entry::default()
+        };
+        let asked = self.0.session.ask(entry, &[], LISTING)?;
+        Ok(asked.map(|(asked, bytes)| {
+            let mut text = vec![0; bytes];
+            asked.copy(&mut text);
+            text
+        }))
     }
 
     /// What was listed is all that there is, if nobody else can have changed anything meanwhile.

@@ -228,8 +228,9 @@ impl Dir {
         let _one = session.moves.lock().unwrap_or_else(PoisonError::into_inner);
         let mut way = self.0.lock();
         let mut other = (!Arc::ptr_eq(&self.0, &to.0)).then(|| to.0.lock());
-        let target = other.as_deref().unwrap_or(&*way).handle();
         self.0.check_held(&mut way)?;
+        to.learn_names(other.as_deref_mut().unwrap_or(&mut way));
+        let target = other.as_deref().unwrap_or(&*way).handle();
         if let (Some(dir), Some(target)) = (way.handle(), target) {
             let entry = Entry {
                 op: op::LINK,
@@ -244,7 +245,7 @@ impl Dir {
             let has_room = match other.as_deref().unwrap_or(&way) {
                 Way::Held(dir) => {
                     let is_free = |names: &KnownNames| names.get(new_name).is_none();
-                    dir.known.own && dir.names.as_ref().is_some_and(is_free)
+                    dir.is_roomy && dir.names.as_ref().is_some_and(is_free)
                 }
                 Way::Mount(_) => false,
             };
@@ -306,6 +307,17 @@ impl Dir {
             Way::Held(dir) => {
                 let lacks = dir.names.as_ref().is_some_and(|n| n.get(name).is_none());
                 lacks && !self.0.session.is_broken(dir.handle)
+            }
+            Way::Mount(_) => false,
+        }
+    }
+
+    /// It surely has a file of this name (nobody is asked).
+    pub fn has_file(&self, name: &[u8]) -> bool {
+        match &*self.0.lock() {
+            Way::Held(dir) => {
+                let kind = dir.names.as_ref().and_then(|n| n.get(name));
+                kind.is_some_and(Kind::is_file) && !self.0.session.is_broken(dir.handle)
             }
             Way::Mount(_) => false,
         }

@@ -39,6 +39,10 @@ pub(super) struct Held {
     /// Its names, if all of them are known: nobody else can change any. Its user may change all of them.
     pub names: Names,
     pub known: Known,
+    /// How it came to be as full as it is leaves room for as many names as are ever posted.
+    pub is_roomy: bool,
+    /// Its names are not known, and worth a question once something is made in it, or not found.
+    pub may_be_told: bool,
     /// Its new files may have its group (setgid).
     pub gives_group: bool,
 }

@@ -6,6 +6,7 @@ use super::layout::{Attr, BUSY, DIRECTORY, Entry, NO_HANDLE, READING, UNUSED, op
 use super::node::Way;
 use super::options::OpenOptions;
 use super::session::Did;
+use super::told::{self, Listed};
 use crate::sys::fail;
 use std::io::{self, ErrorKind};
 use std::os::fd::AsFd;
@@ -44,14 +45,14 @@ impl Dir {
         let handle = self.handle_to_take(&way)?;
         let way_of_it = FileWay::Held(handle);
         let file = File::new(session, way_of_it, how, Known::default()).taken();
-        let found = self.take_from_kernel(&way, handle, name, how.access());
+        let found = self.take_from_kernel(&way, handle, name, how.access(), &mut []);
         let taken = match found {
             Err(e) if e.kind() == ErrorKind::NotFound && how.create => self
                 .birth_as(handle, &mut way, op::CREATE, name, how.mode)
                 .map(drop),
             Err(e) => Err(e),
             Ok(_) if how.create && how.exclusive => fail(libc::EEXIST),
-            Ok(Did::Done(attr)) => {
+            Ok(Did::Done((attr, _))) => {
                 session.note_size(attr.size);
                 Ok(())
             }
@@ -79,21 +80,42 @@ impl Dir {
         name: impl AsRef<Path>,
         used: Used,
     ) -> io::Result<(Dir, Attr)> {
+        let (dir, attr, _) = self.take_dir_named(checked(name.as_ref())?, used, &mut [])?;
+        Ok((dir, attr))
+    }
+
+    /// The same, with all that is in it ("." and ".." as well), if that is told with it. Errors: as `take_dir`.
+    pub fn take_dir_listed(
+        &self,
+        name: impl AsRef<Path>,
+        used: Used,
+    ) -> io::Result<(Dir, Attr, Option<Vec<Listed>>)> {
+        let listing = &mut vec![0; told::LISTING];
+        self.take_dir_named(checked(name.as_ref())?, used, listing)
+    }
+
+    fn take_dir_named(
+        &self,
+        name: &[u8],
+        used: Used,
+        listing: &mut [u8],
+    ) -> io::Result<(Dir, Attr, Option<Vec<Listed>>)> {
         let how = match used {
             Used::Some => 0,
             Used::Much => BUSY,
             Used::Little => UNUSED,
         };
-        let name = checked(name.as_ref())?;
         let session = &self.0.session;
         let way = self.0.lock();
         let handle = self.handle_to_take(&way)?;
-        match self.take_from_kernel(&way, handle, name, READING | DIRECTORY | how) {
-            Ok(Did::Done(attr)) if !session.is_broken(handle) => {
-                let dir = self.found(handle, &attr);
+        let before = session.names_changed();
+        let access = READING | DIRECTORY | how;
+        match self.take_from_kernel(&way, handle, name, access, listing) {
+            Ok(Did::Done((attr, bytes))) if !session.is_broken(handle) => {
+                let (dir, listed) = self.found_listed(handle, &attr, &listing[..bytes], before);
                 drop(way);
                 match dir.is_direct() {
-                    true => Ok((dir, attr)),
+                    true => Ok((dir, attr, listed)),
                     false => fail(libc::EBUSY),
                 }
             }
@@ -124,7 +146,8 @@ impl Dir {
         handle: u32,
         name: &[u8],
         access: u32,
-    ) -> io::Result<Did<Attr>> {
+        listing: &mut [u8],
+    ) -> io::Result<Did<(Attr, usize)>> {
         let Way::Mount(dir) = way else {
             return fail(libc::EBUSY);
         };
@@ -132,11 +155,17 @@ impl Dir {
             op: op::LOOKUP,
             h: NO_HANDLE,
             h2: handle,
+            a: listing.len() as u64,
             b: access.into(),
             ..Entry::default()
         };
         let session = &self.0.session;
-        let found = session.call(dir.as_fd(), entry, &[name], size_of::<Attr>())?;
-        Ok(found.map(attr_of))
+        let room = size_of::<Attr>() + listing.len();
+        let found = session.call(dir.as_fd(), entry, &[name], room)?;
+        Ok(found.map(|(asked, bytes)| {
+            let told = bytes.saturating_sub(size_of::<Attr>());
+            asked.copy_from(size_of::<Attr>(), &mut listing[..told]);
+            (attr_of((asked, bytes)), told)
+        }))
     }
 }

@@ -41,7 +41,7 @@ impl Server {
             }
             // Node id 0: the kernel remembers that there is no such name.
             Err(Error::Errno(libc::ENOENT)) => {
-                self.direct.note_absent(parent);
+                self.direct.note_absent(parent, name);
                 reply.push(&abi::EntryOut {
                     entry_valid: FOREVER,
                     ..Default::default()
@@ -307,7 +307,7 @@ impl Server {
         let (cx, parent) = (self.context(request, 0), self.target(request)?);
         self.volume_for(request).unlink(&cx, parent, name)?;
         // The kernel remembers the name as one that is not there.
-        self.direct.note_absent(parent);
+        self.direct.note_absent(parent, name);
         Ok(())
     }
 
@@ -316,7 +316,7 @@ impl Server {
         let (cx, parent) = (self.context(request, 0), self.target(request)?);
         self.volume_for(request).rmdir(&cx, parent, name)?;
         // The kernel remembers the name as one that is not there.
-        self.direct.note_absent(parent);
+        self.direct.note_absent(parent, name);
         Ok(())
     }
 

@@ -54,7 +54,7 @@ pub type Done = Box<dyn FnOnce() + Send>;
 enum Task {
     Name(Ino, Vec<u8>),
     /// An inode that the kernel gives up unless somebody uses it, and who waits for whether it has.
-    Prune(Vec<Ino>, SyncSender<bool>),
+    Prune(Vec<Ino>, Vec<(Ino, Box<[u8]>)>, SyncSender<bool>),
     /// A name that was made, and its directory. First the name: that waits for a listing under way, which could bring the old pages back.
     Made(Ino, Vec<u8>),
     /// Attributes, size and pages of an inode that so many aborts have touched.
@@ -227,13 +227,14 @@ impl Notifier {
         self.0.name(user, dir, name.to_vec());
     }
 
-    /// Has the kernel give an inode up, unless somebody uses it; its FORGET follows. False: somebody does, or the kernel is too old to be asked.
-    pub fn prune(&self, user: u32, inos: Vec<Ino>) -> bool {
+    /// Has the kernel give inodes up, unless somebody uses them, and what it knows of these names; FORGETs follow. False: somebody does, or the kernel is
+    /// too old to be asked.
+    pub fn prune(&self, user: u32, inos: Vec<Ino>, names: Vec<(Ino, Box<[u8]>)>) -> bool {
         let Some(&first) = inos.first() else {
             return true;
         };
         let (tell, told) = sync_channel(1);
-        let task = Task::Prune(inos, tell);
+        let task = Task::Prune(inos, names, tell);
         self.0.lanes.add(Key::Inode(first), user, 0, task).is_ok()
             && told.recv_timeout(TELL_WAIT).unwrap_or(false)
     }
@@ -398,7 +399,10 @@ impl Shared {
                 kernel.invalidate_entry(node_of(dir), &name);
                 self.told(self.hash_of(dir, &name));
             }
-            Task::Prune(inos, given_up) => {
+            Task::Prune(inos, names, given_up) => {
+                for (dir, name) in names {
+                    kernel.invalidate_entry(node_of(dir), &name);
+                }
                 let nodes: Vec<_> = inos.into_iter().map(node_of).collect();
                 let _ = given_up.send(kernel.prune(&nodes));
             }

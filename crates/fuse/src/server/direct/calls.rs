@@ -296,7 +296,17 @@ impl Direct {
             return true;
         }
         let known = || inos.iter().any(|ino| self.kernel_knows_unheld(*ino));
-        if !self.notifier.prune(session.user.uid, inos.clone()) {
+        // That a name is not there keeps its directory as well.
+        let is_absent = |dir, name: &[u8]| {
+            let found = self.volume.non_blocking().lookup(dir, name);
+            matches!(found, Err(ccfs_engine::Error::Errno(libc::ENOENT)))
+        };
+        let absent = inos.iter().flat_map(|dir| {
+            let names = self.absent.names(*dir).into_iter();
+            names.map(|name| (*dir, name))
+        });
+        let absent = absent.filter(|(dir, name)| is_absent(*dir, name)).collect();
+        if !self.notifier.prune(session.user.uid, inos.clone(), absent) {
             return false;
         }
         self.forgets.wait_while(known, patience);

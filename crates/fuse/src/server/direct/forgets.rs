@@ -8,26 +8,45 @@ use std::time::{Duration, Instant};
 /// Directories of which the kernel was told that a name is not there: while it remembers that it keeps them.
 #[derive(Default)]
 pub struct Absent {
-    dirs: Mutex<FastMap<Ino, ()>>,
+    dirs: Mutex<Dirs>,
     /// How many they are: nobody looks where it is 0.
     count: AtomicUsize,
 }
 
+#[derive(Default)]
+struct Dirs {
+    all: FastMap<Ino, Vec<Box<[u8]>>>,
+    /// Bytes of all names.
+    bytes: usize,
+}
+
 /// With more of them they are forgotten: then it is found out by trying.
 const ABSENT_MAX: usize = 1 << 16;
+/// Names of a directory that are kept, and bytes of all of them. What is not kept the kernel is not asked to forget.
+const NAMES_MAX: usize = 16;
+const BYTES_MAX: usize = 1 << 20;
 
 impl Absent {
-    pub fn note(&self, dir: Ino) {
-        let mut all = self.dirs.lock();
-        if all.len() >= ABSENT_MAX {
-            all.clear();
+    pub fn note(&self, dir: Ino, name: &[u8]) {
+        let mut dirs = self.dirs.lock();
+        if dirs.all.len() >= ABSENT_MAX || dirs.bytes >= BYTES_MAX {
+            *dirs = Dirs::default();
         }
-        all.insert(dir, ());
-        self.count.store(all.len(), SeqCst);
+        let names = dirs.all.entry(dir).or_default();
+        if names.len() < NAMES_MAX && !names.iter().any(|known| **known == *name) {
+            names.push(name.into());
+            dirs.bytes += name.len();
+        }
+        self.count.store(dirs.all.len(), SeqCst);
     }
 
     pub fn contains(&self, dir: Ino) -> bool {
-        self.dirs.lock().contains_key(&dir)
+        self.dirs.lock().all.contains_key(&dir)
+    }
+
+    /// Names that were not there, as far as they are kept.
+    pub fn names(&self, dir: Ino) -> Vec<Box<[u8]>> {
+        self.dirs.lock().all.get(&dir).cloned().unwrap_or_default()
     }
 
     /// The kernel has given something up, and does not know it any more if `is_known` says so.
@@ -35,9 +54,10 @@ impl Absent {
         if self.count.load(SeqCst) == 0 || !self.contains(dir) || is_known() {
             return;
         }
-        let mut all = self.dirs.lock();
-        all.remove(&dir);
-        self.count.store(all.len(), SeqCst);
+        let mut dirs = self.dirs.lock();
+        let names = dirs.all.remove(&dir).unwrap_or_default();
+        dirs.bytes -= names.iter().map(|name| name.len()).sum::<usize>();
+        self.count.store(dirs.all.len(), SeqCst);
     }
 }
 
@@ -78,5 +98,35 @@ impl Forgets {
         while self.waiting.load(SeqCst) == 0 && !self.wanted.wait_until(&mut count, end).timed_out()
         {
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_are_not_there_have_a_bound() {
+        let absent = Absent::default();
+        for n in 0..100_u32 {
+            absent.note(7, n.to_string().as_bytes());
+            absent.note(7, b"0");
+        }
+        assert_eq!(absent.names(7).len(), NAMES_MAX);
+        for dir in 8..2 * ABSENT_MAX as u32 {
+            absent.note(dir, &[b'n'; 255]);
+            assert!(absent.dirs.lock().bytes < BYTES_MAX + 255);
+        }
+        let all = |absent: &Absent| {
+            let dirs = absent.dirs.lock();
+            let names = dirs.all.values().flatten();
+            (names.map(|name| name.len()).sum::<usize>(), dirs.bytes)
+        };
+        assert_eq!(all(&absent).0, all(&absent).1);
+        let dirs: Vec<Ino> = absent.dirs.lock().all.keys().copied().collect();
+        dirs.iter().for_each(|dir| absent.forget(*dir, || true));
+        assert!(absent.contains(dirs[0]));
+        dirs.iter().for_each(|dir| absent.forget(*dir, || false));
+        assert_eq!((all(&absent), absent.count.load(SeqCst)), ((0, 0), 0));
     }
 }

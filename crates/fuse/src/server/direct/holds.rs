@@ -244,9 +244,9 @@ impl Direct {
     }
 
     /// The kernel is told that there is no such name in a directory.
-    pub fn note_absent(&self, dir: Ino) {
+    pub fn note_absent(&self, dir: Ino, name: &[u8]) {
         if self.allowed.on {
-            self.absent.note(dir);
+            self.absent.note(dir, name);
         }
     }
 

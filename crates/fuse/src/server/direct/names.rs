@@ -6,8 +6,8 @@ use super::session::{Consumer, Executed, Opened, Read, Refused, Session};
 use crate::rights;
 use crate::wire::Errno;
 use ccfs_client::direct::layout::{
-    ASKED, Attr, DIRECTORY, HANDLES, NO_HANDLE, NO_REPLACE, Name, READING, WITH_ATTR, WRITING, op,
-    reply_at,
+    ASKED, Attr, DIRECTORY, HANDLES, IN_ADVANCE, NO_HANDLE, NO_REPLACE, Name, READING, WITH_ATTR,
+    WRITING, op, reply_at,
 };
 use ccfs_engine::{Born, Calls, Ino, ListEntry, RenameFlags};
 use std::sync::Arc;
@@ -21,8 +21,8 @@ const TARGET_MAX: usize = 4095;
 enum Listing {
     /// It is read, from a position on.
     Read { from: u64, with_attr: bool },
-    /// It was found, and may be read later: with attributes.
-    InAdvance,
+    /// It may be read later.
+    InAdvance { with_attr: bool },
 }
 
 impl Direct {
@@ -155,7 +155,8 @@ impl Direct {
                 let room = read.entry.len as usize - reply_at(read.entry.bytes as usize);
                 let room = room.saturating_sub(size_of::<Attr>());
                 let room = usize::try_from(read.entry.a).map_or(room, |a| a.min(room));
-                let listed = self.listing(session, volume, attr.ino, room, Listing::InAdvance);
+                let how = Listing::InAdvance { with_attr: true };
+                let listed = self.listing(session, volume, attr.ino, room, how);
                 if listed.is_err() {
                     self.close(session, consumer, number);
                 }
@@ -279,14 +280,15 @@ impl Direct {
     pub fn list(&self, session: &Arc<Session>, read: &Read, volume: &Calls, dir: Ino) -> Executed {
         let entry = &read.entry;
         let room = entry.len as usize - reply_at(entry.bytes as usize);
-        let with_attr = match entry.b {
-            0 => false,
-            WITH_ATTR => true,
-            _ => return Err(Refused::Errno(libc::EINVAL)),
-        };
-        let how = Listing::Read {
+        let read_from = |with_attr| Listing::Read {
             from: entry.a,
             with_attr,
+        };
+        let how = match (entry.b, entry.a) {
+            (0, _) => read_from(false),
+            (WITH_ATTR, _) => read_from(true),
+            (IN_ADVANCE, 0) => Listing::InAdvance { with_attr: false },
+            _ => return Err(Refused::Errno(libc::EINVAL)),
         };
         self.listing(session, volume, dir, room, how)
     }
@@ -300,10 +302,7 @@ impl Direct {
         room: usize,
         how: Listing,
     ) -> Executed {
-        let with_attr = match how {
-            Listing::Read { with_attr, .. } => with_attr,
-            Listing::InAdvance => true,
-        };
+        let (Listing::Read { with_attr, .. } | Listing::InAdvance { with_attr }) = how;
         let attr_len = if with_attr { size_of::<Attr>() } else { 0 };
         let (mut out, mut places) = (Vec::new(), Vec::new());
         let mut each = |one: ListEntry| {
@@ -331,7 +330,7 @@ impl Direct {
         };
         match how {
             Listing::Read { from, .. } => volume.readdir(dir, from, &mut each)?,
-            Listing::InAdvance => volume.readdir_in_advance(dir, &mut each)?,
+            Listing::InAdvance { .. } => volume.readdir_in_advance(dir, &mut each)?,
         }
         for (place, ino) in places {
             if let Some(attr) = self.attr_of_only(session, volume, dir, ino) {
