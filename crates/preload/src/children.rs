@@ -114,6 +114,10 @@ pub fn end() -> Answer {
 /// The program is better off with the kernel: its calls are the kernel's from here on, if all that it has open can be.
 pub fn give_up(region: &Region) {
     let _alone = region.gate.enter_alone();
+    // Another thread may have ended all of it meanwhile.
+    if region.off.load(SeqCst) != 0 {
+        return;
+    }
     real::all(Reason::Waits, false);
     if region.open.load(SeqCst) == 0 {
         region.off.store(ALL_BUT_SYNCS, SeqCst);

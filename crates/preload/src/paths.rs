@@ -500,7 +500,8 @@ fn attr_at(
     if let Some(below) = below {
         return Ok((tree.attr(below)?, device));
     }
-    let size = tree.found(place.dir).map_or(u64::MAX, |dir| dir.size);
+    let dir_bytes = |dir: Attr| dir.blocks.saturating_mul(512);
+    let size = tree.found(place.dir).map_or(u64::MAX, dir_bytes);
     let quiet = !may_write_in(state, tree.place(place.dir));
     let mut listed = tree.listed(place.dir, name);
     // Who asks for some asks for many, and one answer has them all; where it can be kept, and is short. What is not there is no reason to list anything.

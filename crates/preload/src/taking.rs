@@ -138,13 +138,15 @@ fn take_known(state: &State, fd: i32, dir: &[u8], used: Used) -> Result<Id, Stop
 
 /// The directory that a path leads to, if it is held: another thread may have taken it meanwhile.
 fn held(tree: &mut Tree, base: Base, path: &[u8]) -> Result<Option<Id>, Stop> {
-    let id = tree.find(base, path).and_then(|place| match place.name {
-        Some(name) => tree.below(place.dir, name),
-        None => Ok(place.dir),
-    });
-    match id {
+    match tree.find(base, path) {
+        Ok(Place {
+            dir,
+            name: Some(name),
+            ..
+        }) => tree.below(dir, name).map(Some),
+        Ok(place) => Ok(Some(place.dir)),
         Err(Stop::Kernel) => Ok(None),
-        found => found.map(Some),
+        Err(e) => Err(e),
     }
 }
 

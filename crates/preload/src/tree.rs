@@ -62,6 +62,8 @@ enum Up {
 #[derive(Default)]
 pub struct Tree {
     nodes: HashMap<Id, Node>,
+    /// The node of each directory.
+    places: HashMap<writers::Place, Id>,
     next: Id,
     tops: HashMap<(Identity, Box<[u8]>), Id>,
     /// How many tops have a name.
@@ -291,11 +293,11 @@ impl Tree {
     /// A directory in a held one.
     pub fn add_below(&mut self, id: Id, name: &[u8], dir: Dir, attr: &Attr) -> Option<Id> {
         let at = self.nodes.get(&id)?.at;
-        Some(self.add(dir, at, attr, Up::Held(id), name))
+        self.add(dir, at, attr, Up::Held(id), name)
     }
 
     /// A held directory in one that the kernel knows.
-    pub fn add_top(&mut self, parent: Identity, name: &[u8], dir: Dir, attr: &Attr) -> Id {
+    pub fn add_top(&mut self, parent: Identity, name: &[u8], dir: Dir, attr: &Attr) -> Option<Id> {
         self.add(dir, parent, attr, Up::Known(parent), name)
     }
 
@@ -319,7 +321,7 @@ impl Tree {
             Some(libc::ENOENT) => Stop::Errno(libc::ENOENT),
             _ => Stop::Kernel,
         })?;
-        let top = self.add_top(*at, name, dir, &attr);
+        let top = self.add_top(*at, name, dir, &attr).ok_or(Stop::Kernel)?;
         if is_told {
             self.finding_tops.note_told(names.is_some());
             self.note_told(top, names, quiet.then_some(seen));
@@ -508,8 +510,16 @@ impl Tree {
         is_so.then_some((listed, &mut self.heads))
     }
 
-    fn add(&mut self, dir: Dir, near: Identity, attr: &Attr, up: Up, name: &[u8]) -> Id {
+    /// `None`: by another mount it is known already, and each directory is one node, or they would know different things of it.
+    fn add(&mut self, dir: Dir, near: Identity, attr: &Attr, up: Up, name: &[u8]) -> Option<Id> {
         let Identity { device, mount, .. } = near;
+        let place = (device, attr.ino);
+        if let Some(known) = self.places.get(&place).copied() {
+            if self.nodes.get(&known)?.at.mount != mount {
+                return None;
+            }
+            self.forget(known);
+        }
         if self.nodes.len() >= MOST {
             self.forget_old();
         }
@@ -536,9 +546,10 @@ impl Tree {
             told: false,
         };
         self.nodes.insert(id, node);
+        self.places.insert(place, id);
         self.link(id);
         self.adopt(id);
-        id
+        Some(id)
     }
 
     /// A name was used in a directory that the kernel knows, as it may be worth to take that: how many were by now.

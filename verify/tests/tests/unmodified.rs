@@ -21,7 +21,7 @@ mod tools;
 
 use ccfs_testkit::mounts::apart;
 use ccfs_testkit::run::{signal, stop};
-use ccfs_tests::harness::{Fs, Volume, ccfs_program, run, run_ok};
+use ccfs_tests::harness::{Fs, Volume, ccfs_program, number, run, run_ok};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -43,7 +43,8 @@ fn command(v: &Volume, direct: bool, words: &[&str]) -> Command {
     let program = ccfs_program();
     let launcher = [program, "direct", "--"];
     // What hangs is a failure, and soon.
-    let limit = ["timeout", "-k", "5", "60"];
+    let seconds = (60 * number("CCFS_TEST_SLOWER", 1)).to_string();
+    let limit = ["timeout", "-k", "5", &seconds];
     let mut command = match direct {
         true => apart(&[], &[&limit[..], &launcher, words].concat()),
         false => apart(&[], &[&limit[..], words].concat()),

@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex};
 const SUBDIRS_POSTED: usize = 16_000;
 /// Bytes of blocks of a directory that somebody else has filled, in which there is room for all names that are known at most (`known::BYTES_MAX`): blocks
 /// split in halves, and an index has many times as many.
-const ROOMY_BYTES: u64 = 256 << 10;
+const ROOMY_BYTES: u64 = 64 << 10;
 /// Bytes of blocks of a directory whose names are asked for where they are of use: one answer has room for them.
 const TOLD_BYTES: u64 = 16 << 10;
 /// How often O_CREAT without O_EXCL tries, where others make and remove the name meanwhile.
@@ -211,7 +211,8 @@ impl Dir {
             let sure = dir.known.plain && !dir.gives_group;
             let is_ready = |names: &KnownNames| match kind {
                 Kind::Dir => sure && session.knows_new_dirs() && names.len() < SUBDIRS_POSTED,
-                _ => true,
+                // A list of its directory's that new files get is read then, and may be damaged.
+                _ => dir.known.own || dir.known.plain,
             };
             let done = match &dir.names {
                 Some(names) if names.get(name).is_some() => {
@@ -486,10 +487,12 @@ impl Dir {
         fence(Acquire);
         let is_so = session.names_changed() == changes && !session.is_broken(handle);
         let names = names.filter(|_| is_so);
+        // Its size says nothing: what stat(2) shows is one block.
+        let bytes = attr.blocks.saturating_mul(512);
         let node = self.0.beside(Way::Held(Held {
             handle,
-            is_roomy: attr.size <= ROOMY_BYTES,
-            may_be_told: names.is_none() && attr.size <= TOLD_BYTES,
+            is_roomy: bytes <= ROOMY_BYTES && attr.nlink < SUBDIRS_POSTED as u32,
+            may_be_told: names.is_none() && bytes <= TOLD_BYTES,
             names,
             known: Known {
                 plain: attr.flags & PLAIN != 0,

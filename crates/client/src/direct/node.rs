@@ -53,7 +53,8 @@ impl Held {
         if let Some(names) = &mut self.names
             && !names.insert(name, kind)
         {
-            self.names = None;
+            // It is not posted there from here on, even if most of them go.
+            (self.names, self.is_roomy) = (None, false);
         }
     }
 }

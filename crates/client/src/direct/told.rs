@@ -83,7 +83,8 @@ pub(super) fn known_names<'e>(
             libc::DT_UNKNOWN => return false,
             _ => Kind::Other,
         };
-        names.insert(entry.name.as_bytes(), kind)
+        // Twice the same: nobody knows which one would go.
+        names.get(entry.name.as_bytes()).is_none() && names.insert(entry.name.as_bytes(), kind)
     });
     fits.then_some(names)
 }

@@ -19,7 +19,7 @@ use super::lanes::{Key, LIMITS, Lanes};
 use super::node_of;
 use crate::transport::channel::Channel;
 use crate::wire::StalePages;
-use ccfs_engine::{Aborted, Ino, StreamId, Volume};
+use ccfs_engine::{Aborted, Error, Ino, StreamId, Volume};
 use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
@@ -54,7 +54,9 @@ pub type Done = Box<dyn FnOnce() + Send>;
 enum Task {
     Name(Ino, Vec<u8>),
     /// An inode that the kernel gives up unless somebody uses it, and who waits for whether it has.
-    Prune(Vec<Ino>, Vec<(Ino, Box<[u8]>)>, SyncSender<bool>),
+    Prune(Vec<Ino>, SyncSender<bool>),
+    /// The kernel need not remember that there is no such name, until then.
+    Missed(Ino, Box<[u8]>, Instant),
     /// A name that was made, and its directory. First the name: that waits for a listing under way, which could bring the old pages back.
     Made(Ino, Vec<u8>),
     /// Attributes, size and pages of an inode that so many aborts have touched.
@@ -227,14 +229,28 @@ impl Notifier {
         self.0.name(user, dir, name.to_vec());
     }
 
-    /// Has the kernel give inodes up, unless somebody uses them, and what it knows of these names; FORGETs follow. False: somebody does, or the kernel is
-    /// too old to be asked.
-    pub fn prune(&self, user: u32, inos: Vec<Ino>, names: Vec<(Ino, Box<[u8]>)>) -> bool {
+    /// Has the kernel forget that these names are not there, as they keep it from giving up their directories. It is not waited for longer than that:
+    /// somebody may hold a directory.
+    pub fn missed(&self, user: u32, names: Vec<(Ino, Box<[u8]>)>, patience: Duration) {
+        let mut keys: Vec<Key> = names.iter().map(|(dir, _)| Key::Names(*dir)).collect();
+        keys.dedup();
+        let end = Instant::now() + patience;
+        for (dir, name) in names {
+            let weight = NAME_BYTES + name.len();
+            let task = Task::Missed(dir, name, end);
+            let _ = self.0.lanes.add(Key::Names(dir), user, weight, task);
+        }
+        let now = self.0.lanes.now();
+        self.0.lanes.wait(&keys, now, patience, patience);
+    }
+
+    /// Has the kernel give inodes up, unless somebody uses them; FORGETs follow. False: somebody does, or the kernel is too old to be asked.
+    pub fn prune(&self, user: u32, inos: Vec<Ino>) -> bool {
         let Some(&first) = inos.first() else {
             return true;
         };
         let (tell, told) = sync_channel(1);
-        let task = Task::Prune(inos, names, tell);
+        let task = Task::Prune(inos, tell);
         self.0.lanes.add(Key::Inode(first), user, 0, task).is_ok()
             && told.recv_timeout(TELL_WAIT).unwrap_or(false)
     }
@@ -399,10 +415,15 @@ impl Shared {
                 kernel.invalidate_entry(node_of(dir), &name);
                 self.told(self.hash_of(dir, &name));
             }
-            Task::Prune(inos, names, given_up) => {
-                for (dir, name) in names {
+            Task::Missed(dir, name, end) => {
+                // One that was made meanwhile may be in use, or a mount point.
+                let found = volume.upgrade().map(|volume| volume.lookup(dir, &name));
+                let is_missed = matches!(found, Some(Err(Error::Errno(libc::ENOENT))));
+                if is_missed && Instant::now() < end {
                     kernel.invalidate_entry(node_of(dir), &name);
                 }
+            }
+            Task::Prune(inos, given_up) => {
                 let nodes: Vec<_> = inos.into_iter().map(node_of).collect();
                 let _ = given_up.send(kernel.prune(&nodes));
             }

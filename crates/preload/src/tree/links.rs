@@ -27,7 +27,7 @@ impl Tree {
         }
     }
 
-    /// What was taken in it while the kernel knew it is in it now: each directory is one node, or they would know different things of it.
+    /// What was taken in it while the kernel knew it is in it now.
     pub(super) fn adopt(&mut self, id: Id) {
         let Some(at) = self.nodes.get(&id).map(|node| node.at) else {
             return;
@@ -73,7 +73,7 @@ impl Tree {
     /// The kernel knows a directory by now: what is in it may be held still.
     pub(super) fn forget(&mut self, id: Id) {
         self.unlink(id);
-        let Some(node) = self.nodes.remove(&id) else {
+        let Some(node) = self.remove(id) else {
             return;
         };
         for below in node.below.into_values() {
@@ -82,6 +82,15 @@ impl Tree {
                 self.link(below);
             }
         }
+    }
+
+    fn remove(&mut self, id: Id) -> Option<Node> {
+        let node = self.nodes.remove(&id)?;
+        let place = (node.at.device, node.at.ino);
+        if self.places.get(&place) == Some(&id) {
+            self.places.remove(&place);
+        }
+        Some(node)
     }
 
     /// A directory has gone, and nothing is in it.
@@ -93,7 +102,7 @@ impl Tree {
     fn drop_tree(&mut self, id: Id) {
         let mut all = vec![id];
         while let Some(id) = all.pop() {
-            if let Some(node) = self.nodes.remove(&id) {
+            if let Some(node) = self.remove(id) {
                 all.extend(node.below.into_values());
             }
         }

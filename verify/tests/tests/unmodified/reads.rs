@@ -1,7 +1,8 @@
 //! Trees that are read in several orders, while their files change: nobody is told what was there before.
 use super::cases::Looker;
 use super::{command, source, text, volume};
-use ccfs_tests::harness::{Volume, number, run};
+use ccfs_tests::harness::{Volume, ccfs_program, number, run};
+use std::fs;
 use std::path::Path;
 
 fn program(v: &Volume, direct: bool, what: &str, base: &Path, n: u64) -> String {
@@ -55,5 +56,62 @@ fn threads_read_what_others_have_written() {
         drop(looker);
         assert_eq!(said.trim_end(), "reads True wrong []", "round {round}");
     }
+    v.finish();
+}
+
+/// Looks at files by one mount, removes some by another one, and looks again.
+const TWO_MOUNTS: &str = "
+import os, sys
+one, two = sys.argv[1:]
+names = [f'f{n}' for n in range(20)]
+os.chdir('/')
+for name in names:
+    os.stat(f'{one}/d/{name}')
+for name in names[:9]:
+    os.stat(f'{two}/d/{name}')
+    os.unlink(f'{two}/d/{name}')
+for name in names[9:]:
+    os.chmod(f'{two}/d/{name}', 0o640)
+    os.truncate(f'{two}/d/{name}', 5)
+    os.link(f'{two}/d/{name}', f'{two}/d/{name}-again')
+    os.rename(f'{two}/d/{name}-again', f'{two}/d/again')
+for name in names[9:]:
+    st = os.stat(f'{one}/d/{name}')
+    if (st.st_mode & 0o777, st.st_size, st.st_nlink) != (0o640, 5, 1 + (name == names[-1])):
+        sys.exit(f'{name}: {st}')
+os.unlink(f'{two}/d/again')
+there = [name for name in names if os.path.exists(f'{one}/d/{name}')]
+if there != names[9:] or sorted(os.listdir(f'{one}/d')) != sorted(names[9:]):
+    sys.exit(f'still there: {there}')
+os.mkdir(f'{two}/d/new')
+open(f'{two}/d/new/f', 'w').close()
+if not os.path.exists(f'{one}/d/new/f'):
+    sys.exit('not there')
+";
+
+#[test]
+fn a_directory_by_two_mounts_is_one() {
+    let Some(mut v) = volume("two-mounts", 64) else {
+        return;
+    };
+    let (one, two) = (v.path("one"), v.path("two"));
+    for dir in [&one.join("d"), &two] {
+        fs::create_dir_all(dir).expect("mkdir");
+    }
+    (0..20).for_each(|n| fs::write(one.join(format!("d/f{n}")), "x").expect("write"));
+    // Nobody remembers it.
+    v.umount();
+    v.mount();
+    let script = v.outside("two.py");
+    fs::write(&script, TWO_MOUNTS).expect("write");
+    let run_it = format!(
+        "mount --bind {one} {two} && {ccfs} direct -- /usr/bin/python3 {script} {one} {two}",
+        one = text(&one),
+        two = text(&two),
+        ccfs = ccfs_program(),
+        script = text(&script),
+    );
+    let out = run(&mut command(&v, false, &["sh", "-c", &run_it]));
+    assert_eq!(out.code, 0, "{}", out.all());
     v.finish();
 }

@@ -25,6 +25,8 @@ const PRUNED_MAX: usize = 1024;
 const FORGETS: Duration = Duration::from_millis(20);
 /// And where it is not worth much.
 const FORGETS_IF_EASY: Duration = Duration::from_millis(2);
+/// And to forget that names are not there, which takes the lock of their directory.
+const MISSED: Duration = Duration::from_millis(5);
 /// Names of a directory that is looked through for that.
 const NAMES_IF_EASY: usize = 256;
 
@@ -152,19 +154,25 @@ impl Server {
         let others = holder
             .as_ref()
             .is_some_and(|holder| !Arc::ptr_eq(holder, session));
-        if if_easy && (others || !direct.is_unused(session, attr.ino)?) {
+        if if_easy && (others || !direct.is_unused(session, attr.ino).unwrap_or(false)) {
             return Err(Refused::Errno(libc::EBUSY));
         }
+        // From here on ENOENT is about something in it, or something else.
+        let not_here = |e: Errno| match e {
+            Errno(libc::ENOENT) => Errno(libc::EBUSY),
+            e => e,
+        };
         if others {
             direct.volume.remember(attr.ino, 1);
             let broken = direct.break_hold(attr.ino, Wait::Allowed);
             direct.volume.forget(attr.ino, 1);
-            broken?;
+            broken.map_err(not_here)?;
         }
         // What is in it keeps the kernel from giving it up.
         if attr.is_dir() && !if_easy {
             let is_busy = read.entry.b as u32 & BUSY != 0;
-            let known = direct.entries_to_give_up(session, attr.ino, is_busy)?;
+            let known = direct.entries_to_give_up(session, attr.ino, is_busy);
+            let known = known.map_err(not_here)?;
             let known = known.ok_or(Refused::Errno(libc::EBUSY))?;
             if !direct.have_given_up(session, known, FORGETS) {
                 return Err(Refused::Errno(libc::EBUSY));
@@ -297,16 +305,15 @@ impl Direct {
         }
         let known = || inos.iter().any(|ino| self.kernel_knows_unheld(*ino));
         // That a name is not there keeps its directory as well.
-        let is_absent = |dir, name: &[u8]| {
-            let found = self.volume.non_blocking().lookup(dir, name);
-            matches!(found, Err(ccfs_engine::Error::Errno(libc::ENOENT)))
-        };
-        let absent = inos.iter().flat_map(|dir| {
-            let names = self.absent.names(*dir).into_iter();
+        let missed = inos.iter().flat_map(|dir| {
+            let names = self.absent.take_names(*dir).into_iter();
             names.map(|name| (*dir, name))
         });
-        let absent = absent.filter(|(dir, name)| is_absent(*dir, name)).collect();
-        if !self.notifier.prune(session.user.uid, inos.clone(), absent) {
+        let missed: Vec<_> = missed.collect();
+        if !missed.is_empty() {
+            self.notifier.missed(session.user.uid, missed, MISSED);
+        }
+        if !self.notifier.prune(session.user.uid, inos.clone()) {
             return false;
         }
         self.forgets.wait_while(known, patience);

@@ -22,20 +22,27 @@ struct Dirs {
 
 /// With more of them they are forgotten: then it is found out by trying.
 const ABSENT_MAX: usize = 1 << 16;
-/// Names of a directory that are kept, and bytes of all of them. What is not kept the kernel is not asked to forget.
+/// Names of a directory that are kept, and bytes of memory that all of them take. What is not kept the kernel is not asked to forget.
 const NAMES_MAX: usize = 16;
-const BYTES_MAX: usize = 1 << 20;
+const BYTES_MAX: usize = 4 << 20;
+
+/// With its place in a list, and the allocator's part.
+fn size(name: &[u8]) -> usize {
+    name.len() + 48
+}
 
 impl Absent {
     pub fn note(&self, dir: Ino, name: &[u8]) {
-        let mut dirs = self.dirs.lock();
+        let mut guard = self.dirs.lock();
+        let dirs = &mut *guard;
         if dirs.all.len() >= ABSENT_MAX || dirs.bytes >= BYTES_MAX {
             *dirs = Dirs::default();
         }
         let names = dirs.all.entry(dir).or_default();
         if names.len() < NAMES_MAX && !names.iter().any(|known| **known == *name) {
-            names.push(name.into());
-            dirs.bytes += name.len();
+            let name: Box<[u8]> = name.into();
+            dirs.bytes += size(&name);
+            names.push(name);
         }
         self.count.store(dirs.all.len(), SeqCst);
     }
@@ -44,9 +51,13 @@ impl Absent {
         self.dirs.lock().all.contains_key(&dir)
     }
 
-    /// Names that were not there, as far as they are kept.
-    pub fn names(&self, dir: Ino) -> Vec<Box<[u8]>> {
-        self.dirs.lock().all.get(&dir).cloned().unwrap_or_default()
+    /// Names that were not there, as far as they are kept. They are not kept any more.
+    pub fn take_names(&self, dir: Ino) -> Vec<Box<[u8]>> {
+        let mut dirs = self.dirs.lock();
+        let names = dirs.all.get_mut(&dir).map(std::mem::take);
+        let names = names.unwrap_or_default();
+        dirs.bytes -= names.iter().map(|name| size(name)).sum::<usize>();
+        names
     }
 
     /// The kernel has given something up, and does not know it any more if `is_known` says so.
@@ -56,7 +67,7 @@ impl Absent {
         }
         let mut dirs = self.dirs.lock();
         let names = dirs.all.remove(&dir).unwrap_or_default();
-        dirs.bytes -= names.iter().map(|name| name.len()).sum::<usize>();
+        dirs.bytes -= names.iter().map(|name| size(name)).sum::<usize>();
         self.count.store(dirs.all.len(), SeqCst);
     }
 }
@@ -112,15 +123,16 @@ mod tests {
             absent.note(7, n.to_string().as_bytes());
             absent.note(7, b"0");
         }
-        assert_eq!(absent.names(7).len(), NAMES_MAX);
+        assert_eq!(absent.take_names(7).len(), NAMES_MAX);
+        assert!(absent.take_names(7).is_empty() && absent.contains(7));
         for dir in 8..2 * ABSENT_MAX as u32 {
             absent.note(dir, &[b'n'; 255]);
-            assert!(absent.dirs.lock().bytes < BYTES_MAX + 255);
+            assert!(absent.dirs.lock().bytes < BYTES_MAX + 512);
         }
         let all = |absent: &Absent| {
             let dirs = absent.dirs.lock();
             let names = dirs.all.values().flatten();
-            (names.map(|name| name.len()).sum::<usize>(), dirs.bytes)
+            (names.map(|name| size(name)).sum::<usize>(), dirs.bytes)
         };
         assert_eq!(all(&absent).0, all(&absent).1);
         let dirs: Vec<Ino> = absent.dirs.lock().all.keys().copied().collect();

@@ -149,7 +149,7 @@ impl Direct {
                 newborn: false,
             };
             self.open(session, consumer, volume, found)?;
-            let is_listed = is_listed && read.entry.a != 0 && access == READING;
+            let is_listed = is_listed && read.entry.a != 0 && access == READING && attr.nlink != 0;
             // Only what is held is listed: others could change it.
             if is_listed && consumer.held(number).is_ok() {
                 let room = read.entry.len as usize - reply_at(read.entry.bytes as usize);
