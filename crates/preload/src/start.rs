@@ -11,6 +11,9 @@ use std::ffi::CStr;
 /// For tests: all calls are looked at, also those that nothing here makes.
 const ALL: &CStr = c"CCFS_DIRECT_ALL";
 
+/// Who may have fewer has none to spare for this library's own.
+const DESCRIPTORS_MIN: u64 = 256;
+
 #[used]
 #[unsafe(link_section = ".init_array")]
 static START: extern "C" fn() = start;
@@ -27,22 +30,19 @@ extern "C" fn start() {
         count::begin(path);
     }
     let lines = variable(MOUNTS).map(CStr::to_bytes).unwrap_or_default();
-    let most = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let most = most.unwrap_or(u64::MAX);
     let user = variable(IGNORE_FSYNC).and_then(|text| text.to_str().ok());
     let ignore_fsync = user.and_then(|number| number.parse().ok());
-    Mounts::set(
-        plan.into(),
-        lines,
-        ignore_fsync,
-        most.current.unwrap_or(u64::MAX),
-    );
+    Mounts::set(plan.into(), lines, ignore_fsync, most);
     entry::want(dispatch::HERE as usize);
     if variable(ALL).is_some() {
         (0..NUMBERS).for_each(entry::want);
     }
     // Who has a limit of sizes is told of it by a signal, and partly written.
     let sizes = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
-    if !mounts().is_empty() && region().is_some() && sizes.is_none() {
+    let can_be = sizes.is_none() && most >= DESCRIPTORS_MIN;
+    if !mounts().is_empty() && region().is_some() && can_be {
         ccfs_client::direct::keep_descriptors_from(mounts().lowest_own());
         ccfs_client::direct::set_descriptor_hook(note_own);
         dispatch::numbers().for_each(entry::want);
