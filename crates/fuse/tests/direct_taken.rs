@@ -1,9 +1,9 @@
 //! Files that a session takes over from the kernel: others see their locks, and whatever else they do ends it.
 mod common;
-use ccfs_client::direct::{Dir, File, OpenOptions, Session};
+use ccfs_client::direct::{Dir, File, OpenOptions, Session, Used};
 use ccfs_fuse::FsType;
-use common::direct::{errno, gives_up, root as root_of};
-use common::{TestMount, can_mount};
+use common::direct::{errno, gives_up, root as root_of, session};
+use common::{TestMount, can_mount, change_at_rest};
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, FlockOperation, OFlags, XattrFlags, copy_file_range, fallocate,
     fcntl_getfl, fcntl_setfl, flock, fsetxattr, linkat,
@@ -499,4 +499,32 @@ fn the_end_is_where_it_is() {
     assert!(now[1..8192].iter().all(|b| *b == 1));
     drop((fd, file, root));
     m.unmount();
+}
+
+/// In a damaged directory a name leads nowhere: that says nothing of the directory, nor of other names in it.
+#[test]
+fn a_directory_with_a_bad_name_is_there() {
+    if !can_mount("a_directory_with_a_bad_name") || !gives_up("a_directory_with_a_bad_name") {
+        return;
+    }
+    let mut m = TestMount::new(FsType::Fuseblk);
+    fs::create_dir(m.path("d")).unwrap();
+    fs::write(m.path("d/f"), "f").unwrap();
+    m.unmount();
+    change_at_rest(&m.image(), |image| {
+        let mut debugfs = std::process::Command::new("debugfs");
+        let link = debugfs.args(["-w", "-R", "link <4000> d/bad"]).arg(image);
+        assert!(link.output().unwrap().status.success());
+    });
+    m.mount();
+    let session = session(&m);
+    let root = session.root().unwrap();
+    for used in [Used::Little, Used::Some, Used::Much] {
+        let taken = root.take_dir_listed("d", used).map(drop);
+        assert_eq!(errno(taken), libc::EBUSY, "{used:?}");
+    }
+    assert_eq!(fs::read(m.path("d/f")).unwrap(), b"f");
+    assert_eq!(errno(fs::metadata(m.path("d/bad"))), libc::EUCLEAN);
+    // It is not at rest: its image is damaged still.
+    drop((root, session));
 }

@@ -141,7 +141,7 @@ fn unmodified_programs_run_on_each_system() {
         }
     }
     for system in systems.iter().filter(|s| s.starts_with("ccfs")) {
-        let without = format!("{system}+ignore-fsync");
+        let without = format!("{system}+no-sync");
         value(&cells, "unmodified/varmail", &without, "p50_us").unwrap();
     }
 }
