@@ -1,32 +1,31 @@
 //! Programs that the kernel serves better: who waits for the disk, or reads much, gains nothing by calls without it, and one thread of
 //! the daemon carries all of a session's out.
-use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// What counts against direct calls. A child begins anew.
 #[derive(Default)]
 pub struct Gain {
     calls: AtomicU32,
     syncs: AtomicU32,
-    reads: AtomicU32,
+    /// Bytes.
+    read: AtomicU64,
 }
 
-/// Bytes of a read that count.
-const LARGE: usize = 64 << 10;
 /// Calls before anything is judged.
 const CALLS_MIN: u32 = 64;
-/// Syncs are too many if there are more than one in so many calls, and large reads likewise.
+/// Syncs are too many if there are more than one in so many calls.
 const CALLS_PER_SYNC: u32 = 32;
-const CALLS_PER_READ: u32 = 8;
+/// And so many bytes for each call are too much to read.
+const READ_PER_CALL: u64 = 8 << 10;
 
 impl Gain {
     /// A call was made here. True: the program is better off with the kernel.
     pub fn note_call(&self) -> bool {
         let calls = self.calls.fetch_add(1, Relaxed);
-        let many = |count: &AtomicU32, each: u32| count.load(Relaxed).saturating_mul(each) > calls;
-        calls.is_multiple_of(CALLS_MIN)
-            && calls > 0
-            && (many(&self.syncs, CALLS_PER_SYNC) || many(&self.reads, CALLS_PER_READ))
+        let waits = self.syncs.load(Relaxed).saturating_mul(CALLS_PER_SYNC) > calls;
+        let reads = self.read.load(Relaxed) > u64::from(calls) * READ_PER_CALL;
+        calls.is_multiple_of(CALLS_MIN) && calls > 0 && (waits || reads)
     }
 
     /// A file was made durable, and the program waited for it.
@@ -36,9 +35,7 @@ impl Gain {
 
     /// So many bytes were read.
     pub fn note_read(&self, bytes: usize) {
-        if bytes >= LARGE {
-            self.reads.fetch_add(1, Relaxed);
-        }
+        self.read.fetch_add(bytes as u64, Relaxed);
     }
 }
 
@@ -56,7 +53,7 @@ mod tests {
 
     #[test]
     fn who_writes_and_reads_little_gains() {
-        assert!(!lost(10_000, |gain, _| gain.note_read(LARGE - 1)));
+        assert!(!lost(10_000, |gain, _| gain.note_read(8_000)));
         assert!(!lost(10_000, |gain, n| {
             if n % 40 == 39 {
                 gain.note_sync();
@@ -72,8 +69,8 @@ mod tests {
             }
         }));
         assert!(lost(100, |gain, n| {
-            if n % 4 == 0 {
-                gain.note_read(LARGE);
+            if n % 12 == 0 {
+                gain.note_read(128 << 10);
             }
         }));
         assert!(

@@ -44,6 +44,7 @@ mod session;
 pub mod sync;
 mod take;
 mod told;
+mod waits;
 
 use crate::abi;
 pub use descriptors::{keep_descriptors_from, set_descriptor_hook};

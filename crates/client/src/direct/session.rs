@@ -8,6 +8,7 @@ use super::layout::{
 };
 use super::memory::Memory;
 use super::ring::{Asked, Born, Posted, Ring};
+use super::waits::Waits;
 use crate::abi::{self, DirectBeginArg, DirectCallArg};
 use crate::sys::{self, fail, ioctl};
 use std::cell::Cell;
@@ -16,7 +17,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use zerocopy::IntoBytes;
 
 thread_local! {
@@ -51,41 +52,6 @@ pub(super) struct Session {
     size_max: u64,
     /// No file that the session holds is larger, bytes.
     reach: AtomicU64,
-}
-
-/// How long replies are waited for. Where others want the processors, the daemon's thread gets none as fast as one does that the kernel wakes for a
-/// system call.
-#[derive(Default)]
-struct Waits {
-    mean: AtomicU64,
-    /// No such call can be made.
-    refused: AtomicBool,
-}
-
-/// What a system call for an entry takes at most, nanoseconds.
-const BY_CALL_TAKES: u64 = 60_000;
-
-impl Waits {
-    /// A system call would be faster. It is found out again from time to time.
-    fn are_long(&self) -> bool {
-        let mean = self.mean.load(Relaxed);
-        if mean <= BY_CALL_TAKES || self.refused.load(Relaxed) {
-            return false;
-        }
-        self.mean.store(mean - mean / 64, Relaxed);
-        true
-    }
-
-    fn note(&self, wait: Duration) {
-        let (mean, wait) = (self.mean.load(Relaxed), wait.as_nanos() as u64);
-        // One that was interrupted for long is no reason to doubt for long.
-        let wait = wait.min(10 * BY_CALL_TAKES);
-        self.mean.store(mean - mean / 8 + wait / 8, Relaxed);
-    }
-
-    fn note_refused(&self) {
-        self.refused.store(true, Relaxed);
-    }
 }
 
 struct Link {
@@ -381,8 +347,10 @@ impl Session {
         room: usize,
     ) -> io::Result<Option<(i32, Asked<'_>, usize)>> {
         entry.flags = BY_CALL;
+        let begun = Instant::now();
         let (link, asked) = self.publish(entry, parts, room)?;
         let made = link.call(self.dir.as_fd(), asked.position, abi::DIRECT_SHORT);
+        self.waits.note_call(begun.elapsed());
         if made.is_err() && !asked.is_answered() {
             self.waits.note_refused();
             return Ok(None);
