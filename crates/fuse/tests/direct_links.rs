@@ -2,16 +2,11 @@
 mod common;
 use ccfs_client::direct::OpenOptions;
 use ccfs_fuse::FsType;
-use common::direct::{count, errno, new_file, session};
+use common::direct::{asked, errno, new_file, session};
 use common::{TestMount, can_mount};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-
-/// Answers that were waited for.
-fn asked(m: &TestMount) -> u64 {
-    count(m, "asked") + count(m, "calls")
-}
 
 #[test]
 fn nobody_waits_for_the_name_of_a_new_file() {

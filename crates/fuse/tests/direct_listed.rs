@@ -3,7 +3,7 @@ mod common;
 use ccfs_client::direct::layout::{SetAttr, set};
 use ccfs_client::direct::{Dir, Listed, OpenOptions};
 use ccfs_fuse::FsType;
-use common::direct::{count, errno, gives_up, new_file, once_unused, session};
+use common::direct::{asked, errno, gives_up, new_file, once_unused, session};
 use common::{TestMount, can_mount};
 use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
@@ -164,8 +164,7 @@ fn asked_for_births(m: &TestMount, name: &str, files: u32) -> u64 {
     let session = session(m);
     let root = session.root().unwrap();
     let dir = once_unused(|| root.take_dir(name));
-    let asked = || count(m, "asked") + count(m, "calls");
-    let before = asked();
+    let before = asked(m);
     for n in 0..files {
         new_file(&dir, &format!("new{n}"))
             .write_at(b"x", 0)
@@ -176,7 +175,7 @@ fn asked_for_births(m: &TestMount, name: &str, files: u32) -> u64 {
         dir.remove_file(format!("new{n}")).unwrap();
     }
     session.drain().unwrap();
-    asked() - before
+    asked(m) - before
 }
 
 /// What somebody else has made may be so full that there is no room: nothing is posted there that could fail.

@@ -500,8 +500,8 @@ fn attr_at(
     if let Some(below) = below {
         return Ok((tree.attr(below)?, device));
     }
-    let dir_bytes = |dir: Attr| dir.blocks.saturating_mul(512);
-    let size = tree.found(place.dir).map_or(u64::MAX, dir_bytes);
+    let found = tree.found(place.dir);
+    let size = found.map_or(u64::MAX, |dir| dir.allocated());
     let quiet = !may_write_in(state, tree.place(place.dir));
     let mut listed = tree.listed(place.dir, name);
     // Who asks for some asks for many, and one answer has them all; where it can be kept, and is short. What is not there is no reason to list anything.
@@ -524,7 +524,13 @@ fn attr_at(
 
 /// As [`attr`], of which only the mode, the owner and the flags are sure.
 fn kind(path: &Path<'_>, follow: bool) -> Result<Attr, Stop> {
-    let (state, mut tree, place) = look(path)?;
+    kind_at(look(path)?, follow)
+}
+
+fn kind_at(
+    (state, mut tree, place): (&State, MutexGuard<'_, Tree>, Place<'_>),
+    follow: bool,
+) -> Result<Attr, Stop> {
     let id = match place.name {
         None => Some(place.dir),
         Some(name) => tree.known_below(place.dir, name),
@@ -548,12 +554,10 @@ pub fn statx(path: &Path<'_>, to: u64, follow: bool) -> Answer {
 }
 
 /// There surely is a file.
-fn is_file(path: &Path<'_>) -> Result<bool, Stop> {
-    let (_, tree, place) = look(path)?;
-    let Some(name) = place.name.filter(|_| !place.slash) else {
-        return Ok(false);
-    };
-    Ok(tree.dir(place.dir).is_some_and(|dir| dir.has_file(name)))
+fn is_file(tree: &Tree, place: &Place<'_>) -> bool {
+    let name = place.name.filter(|_| !place.slash);
+    let dir = tree.dir(place.dir);
+    name.zip(dir).is_some_and(|(name, dir)| dir.has_file(name))
 }
 
 /// access(2), of the user that the process is. What only the kernel can tell is left to it.
@@ -563,10 +567,12 @@ pub fn access(path: &Path<'_>, wanted: u64, follow: bool) -> Answer {
     if uid != rustix::process::getuid() || wanted & !(libc::R_OK | libc::W_OK | libc::X_OK) != 0 {
         return Err(Stop::Kernel);
     }
-    if (uid.is_root() && wanted & libc::X_OK == 0 || wanted == libc::F_OK) && is_file(path)? {
+    let is_enough = uid.is_root() && wanted & libc::X_OK == 0 || wanted == libc::F_OK;
+    let (state, tree, place) = look(path)?;
+    if is_enough && is_file(&tree, &place) {
         return Ok(0);
     }
-    let attr = kind(path, follow)?;
+    let attr = kind_at((state, tree, place), follow)?;
     let is_dir = attr.mode & libc::S_IFMT == libc::S_IFDIR;
     let granted = match uid.is_root() {
         true => wanted & libc::X_OK == 0 || is_dir || attr.mode & 0o111 != 0,

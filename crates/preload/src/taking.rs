@@ -30,13 +30,9 @@ pub fn take_listed(state: &State, path: &Path<'_>, flags: i32) -> Result<Id, Sto
     }
     let place = tree.known_dir(fd, parent, at).ok_or(Stop::Kernel)?;
     let taken = tree.take_top(&place, name, Used::Some);
-    match taken {
-        Ok(_) => tree.taking.taken += 1,
-        Err(Stop::Errno(_)) => {}
-        Err(Stop::Kernel) => {
-            tree.taking.refused += 1;
-            count::left(Reason::Known);
-        }
+    tree.taking.note(&taken);
+    if let Err(Stop::Kernel) = taken {
+        count::left(Reason::Known);
     }
     taken
 }
@@ -93,18 +89,13 @@ pub fn take_where_looked(state: &State, path: &Path<'_>) -> Result<(), Stop> {
     let place = tree.known_dir(libc::AT_FDCWD, parent, at);
     let place = place.ok_or(Stop::Kernel);
     let taken = place.and_then(|place| tree.take_top(&place, name, Used::Little));
+    tree.looking.taking.note(&taken);
     // One of many that are looked for there.
     if is_due(tree.note_used_in(at)) {
         drop(tree);
         let _ = take_known(state, libc::AT_FDCWD, parent, Used::Some);
-        tree = state.tree();
     }
-    match taken {
-        Ok(_) => tree.looking.taking.taken += 1,
-        // The kernel is not asked: it would keep that in mind, and so the directory in which the name is not.
-        Err(Stop::Errno(_)) => {}
-        Err(Stop::Kernel) => tree.looking.taking.refused += 1,
-    }
+    // Where there is none the kernel is not asked: it would keep that in mind, and so the directory in which the name is not.
     taken.map(drop)
 }
 

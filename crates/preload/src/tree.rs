@@ -274,7 +274,6 @@ impl Tree {
             Ok((dir, attr, names)) if dir.is_direct() => {
                 let below = self.add_below(id, name, dir, &attr).ok_or(Stop::Kernel)?;
                 if is_told {
-                    self.finding.note_told(names.is_some());
                     self.note_told(below, names, quiet.then_some(seen));
                 }
                 Ok(below)
@@ -323,7 +322,6 @@ impl Tree {
         })?;
         let top = self.add_top(*at, name, dir, &attr).ok_or(Stop::Kernel)?;
         if is_told {
-            self.finding_tops.note_told(names.is_some());
             self.note_told(top, names, quiet.then_some(seen));
         }
         Ok(top)
@@ -408,6 +406,9 @@ impl Tree {
 
     /// A directory that was just found was listed by that: what is in it, and what had changed by then, if attributes are to be kept.
     fn note_told(&mut self, id: Id, names: Option<Vec<Listed>>, seen: Option<Seen>) {
+        if let Some(finding) = self.finding_of(id) {
+            finding.note_told(names.is_some());
+        }
         let Some(names) = names.filter(|names| names.len() <= KEPT) else {
             return;
         };
@@ -425,12 +426,18 @@ impl Tree {
     fn note_used(&mut self, id: Id) {
         if let Some(node) = self.nodes.get_mut(&id)
             && std::mem::take(&mut node.told)
+            && let Some(finding) = self.finding_of(id)
         {
-            match node.up {
-                Up::Known(_) => self.finding_tops.note_used(),
-                Up::Held(_) => self.finding.note_used(),
-            }
+            finding.note_used();
         }
+    }
+
+    /// What came of telling directories like this one.
+    fn finding_of(&mut self, id: Id) -> Option<&mut Finding> {
+        Some(match self.nodes.get(&id)?.up {
+            Up::Known(_) => &mut self.finding_tops,
+            Up::Held(_) => &mut self.finding,
+        })
     }
 
     /// All names of a directory were listed, when it had seen so many changes.

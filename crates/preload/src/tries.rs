@@ -1,14 +1,24 @@
 //! Where it was tried to take a directory from the kernel, and how often in vain.
+use crate::answer::Stop;
 use std::collections::HashSet;
 
 /// How often it was tried to take directories that the kernel knows.
 #[derive(Default)]
 pub struct Taking {
-    pub taken: u32,
-    pub refused: u32,
+    taken: u32,
+    refused: u32,
 }
 
 impl Taking {
+    /// What came of one. That there is none is neither.
+    pub fn note<T>(&mut self, taken: &Result<T, Stop>) {
+        match taken {
+            Ok(_) => self.taken += 1,
+            Err(Stop::Errno(_)) => {}
+            Err(Stop::Kernel) => self.refused += 1,
+        }
+    }
+
     pub fn is_in_vain(&self) -> bool {
         self.refused > 8 + 2 * self.taken
     }

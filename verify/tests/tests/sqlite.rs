@@ -56,6 +56,15 @@ fn tools() -> Option<Tools> {
     })
 }
 
+/// A library of this C source, to be loaded before others.
+fn library(place: &WorkDir, source: &str) -> PathBuf {
+    let (file, library) = (place.path().join("first.c"), place.path().join("first.so"));
+    std::fs::write(&file, source).expect("write");
+    let files = [text(&library), text(&file)];
+    run_ok("gcc", &[&["-fPIC", "-shared", "-o"], &files[..]].concat());
+    library
+}
+
 /// How databases are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
@@ -290,10 +299,7 @@ int unlink(const char *name) {
 "#;
     let Some(tools) = tools() else { return };
     let place = WorkDir::new("sqlite-waits");
-    let (source, library) = (place.path().join("waits.c"), place.path().join("waits.so"));
-    std::fs::write(&source, WAITS).expect("write");
-    let files = [text(&library), text(&source)];
-    run_ok("gcc", &[&["-fPIC", "-shared", "-o"], &files[..]].concat());
+    let library = library(&place, WAITS);
     for (way, mut v) in volumes() {
         let dir = v.path("waits");
         std::fs::create_dir(&dir).expect("mkdir");
@@ -421,10 +427,7 @@ fn an_sqlite_that_writes_through_mappings_is_refused() {
         int sqlite3_compileoption_used(const char *name) { return strcmp(name, \"MMAP_READWRITE\") == 0; }\n";
     let Some(tools) = tools() else { return };
     let place = WorkDir::new("sqlite-mapped");
-    let (source, library) = (place.path().join("used.c"), place.path().join("used.so"));
-    std::fs::write(&source, USED).expect("write");
-    let files = [text(&library), text(&source)];
-    run_ok("gcc", &[&["-fPIC", "-shared", "-o"], &files[..]].concat());
+    let library = library(&place, USED);
     let mut program = Command::new(&tools.program);
     program.env("LD_PRELOAD", &library);
     program.arg("--extension").arg(&tools.extension);

@@ -459,7 +459,7 @@ impl Dir {
         changes: u64,
     ) -> (Dir, Option<Vec<Listed>>) {
         let session = &self.0.session;
-        let listed = told::whole(listing);
+        let listed = told::whole(listing, size_of::<Attr>());
         let names = listed
             .as_ref()
             // What others may do could have changed since.
@@ -487,8 +487,7 @@ impl Dir {
         fence(Acquire);
         let is_so = session.names_changed() == changes && !session.is_broken(handle);
         let names = names.filter(|_| is_so);
-        // Its size says nothing: what stat(2) shows is one block.
-        let bytes = attr.blocks.saturating_mul(512);
+        let bytes = attr.allocated();
         let node = self.0.beside(Way::Held(Held {
             handle,
             is_roomy: bytes <= ROOMY_BYTES && attr.nlink < SUBDIRS_POSTED as u32,

@@ -311,6 +311,13 @@ pub struct Attr {
     pub reserved: u32,
 }
 
+impl Attr {
+    /// Bytes of its blocks. Of a directory the size says nothing: that is one block, however many it has.
+    pub fn allocated(&self) -> u64 {
+        self.blocks.saturating_mul(512)
+    }
+}
+
 /// What is to be set of a file or directory, in this order: owner and group as by chown(2), then the mode as by chmod(2), then times as by utimensat(2).
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,

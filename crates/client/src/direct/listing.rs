@@ -3,7 +3,7 @@ use super::dir::Dir;
 use super::layout::{Attr, Entry, IN_ADVANCE, WITH_ATTR, op};
 use super::node::{Held, Way};
 use super::session::Did;
-use super::told::{DirEntry, LISTING, Listed, is_last, is_other, known_names, parse};
+use super::told::{DirEntry, LISTING, Listed, is_last, is_other, known_names, parse, whole};
 use crate::sys::fail;
 use rustix::io::Errno;
 use std::ffi::OsString;
@@ -97,11 +97,8 @@ impl Dir {
             && dir.names.is_none()
             && std::mem::take(&mut dir.may_be_told)
             && let Ok(Did::Done(text)) = self.ask_names(dir.handle, 0, IN_ADVANCE)
-            && !text.is_empty()
-            && is_last(text.len(), 0)
+            && let Some(all) = whole(&text, 0)
         {
-            let mut all = Vec::new();
-            parse(&text, 0, &mut all);
             let _ = self.learn(dir, all.iter().map(|one| &one.entry));
         }
     }

@@ -35,14 +35,14 @@ pub struct Listed {
     pub attr: Option<Attr>,
 }
 
-/// All names, if the answer had room for all of them ("." is one).
-pub(super) fn whole(text: &[u8]) -> Option<Vec<Listed>> {
+/// All names, if the answer had room for all of them ("." is one), with so many bytes of attributes each.
+pub(super) fn whole(text: &[u8], attr_len: usize) -> Option<Vec<Listed>> {
     if text.is_empty() {
         return None;
     }
     let mut all = Vec::new();
-    parse(text, size_of::<Attr>(), &mut all);
-    is_last(text.len(), size_of::<Attr>()).then_some(all)
+    parse(text, attr_len, &mut all);
+    is_last(text.len(), attr_len).then_some(all)
 }
 
 /// Another name would have fitted in.

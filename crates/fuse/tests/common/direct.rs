@@ -54,6 +54,11 @@ pub fn once_unused(take: impl Fn() -> io::Result<Dir>) -> Dir {
     }
 }
 
+/// Answers that were waited for.
+pub fn asked(m: &TestMount) -> u64 {
+    count(m, "asked") + count(m, "calls")
+}
+
 /// A counter of the daemon's.
 pub fn count(m: &TestMount, name: &str) -> u64 {
     let text = fs::read_to_string(m.path(".ccfs/status.json")).unwrap();

@@ -31,6 +31,14 @@ fn size(name: &[u8]) -> usize {
     name.len() + 48
 }
 
+impl Dirs {
+    fn gone(&mut self, names: Option<Vec<Box<[u8]>>>) -> Vec<Box<[u8]>> {
+        let names = names.unwrap_or_default();
+        self.bytes -= names.iter().map(|name| size(name)).sum::<usize>();
+        names
+    }
+}
+
 impl Absent {
     pub fn note(&self, dir: Ino, name: &[u8]) {
         let mut guard = self.dirs.lock();
@@ -55,9 +63,7 @@ impl Absent {
     pub fn take_names(&self, dir: Ino) -> Vec<Box<[u8]>> {
         let mut dirs = self.dirs.lock();
         let names = dirs.all.get_mut(&dir).map(std::mem::take);
-        let names = names.unwrap_or_default();
-        dirs.bytes -= names.iter().map(|name| size(name)).sum::<usize>();
-        names
+        dirs.gone(names)
     }
 
     /// The kernel has given something up, and does not know it any more if `is_known` says so.
@@ -66,8 +72,8 @@ impl Absent {
             return;
         }
         let mut dirs = self.dirs.lock();
-        let names = dirs.all.remove(&dir).unwrap_or_default();
-        dirs.bytes -= names.iter().map(|name| size(name)).sum::<usize>();
+        let names = dirs.all.remove(&dir);
+        dirs.gone(names);
         self.count.store(dirs.all.len(), SeqCst);
     }
 }
