@@ -52,7 +52,7 @@ mod xattr;
 pub use alloc::Allocator;
 pub use damage::{Damages, Met};
 pub use dirtree::{Flush, Gathered, NewTree};
-pub use fastmap::FastMap;
+pub use fastmap::{FastMap, NumberHasher};
 pub use grow::Growth;
 pub use open::OpenOptions;
 pub use scrub::{Damage, SCRUB_DAMAGE_MAX, ScrubAt, ScrubStep, Visited};

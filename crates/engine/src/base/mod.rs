@@ -4,6 +4,7 @@ pub(crate) mod cause;
 pub(crate) mod clock;
 pub(crate) mod fate;
 pub(crate) mod gauge;
+pub(crate) mod name;
 #[cfg(feature = "planted")]
 pub mod planted;
 #[cfg(not(feature = "planted"))]

@@ -1,10 +1,11 @@
 //! Directories as users see them: the overlay of uncommitted names over the image.
+use crate::base::name::Name;
 use crate::base::sync::RwLockWriteGuard;
 use crate::base::types::*;
 use crate::calls::Calls;
 use crate::home::space::ENTRY_BLOCKS;
 use crate::overlay::inode::unborn;
-use crate::overlay::objects::{Inode, Name, State};
+use crate::overlay::objects::{Inode, State};
 use ccfs_ext4::Error;
 use ccfs_ext4::dirent::{self, NAME_MAX};
 use ccfs_image::{DirEntry, Wait};

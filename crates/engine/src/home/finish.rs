@@ -1,7 +1,8 @@
 //! The end of a transaction that is applied: its layers go, and what it had reserved.
+use crate::base::name::Name;
 use crate::base::types::*;
 use crate::home::Home;
-use crate::overlay::objects::{DirState, FileLayer, Inode, LayerBody, Name, Overlay, State, Txn};
+use crate::overlay::objects::{DirState, FileLayer, Inode, LayerBody, Overlay, State, Txn};
 use crate::overlay::txn::{same, take_off};
 use ccfs_image::Mapping;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
 //! One accepted operation: the only way in which user-visible state changes (begin, record, end).
+use crate::base::name::Name;
 use crate::base::record::{DirField, DirValue};
 use crate::base::share::By;
 use crate::base::types::{Ino, Time};
@@ -9,11 +10,11 @@ use crate::operation::refusal::Tried;
 use crate::operation::reservation::Reservation;
 use crate::overlay::inode::LAYER_BYTES;
 use crate::overlay::objects::{
-    Dependency, EntryChange, FileLayer, Inode, Name, Over, Overlay, Page, State, Txn,
+    Dependency, EntryChange, FileLayer, Inode, Over, Overlay, Page, State, Txn,
 };
 use crate::overlay::txn::take_off;
+use hashbrown::hash_map::Entry;
 use std::cell::Cell;
-use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -222,9 +223,9 @@ impl Op<'_> {
             let over = state.overlay.get(name).map(|o| o.txn.clone());
             group.undo.lock().name_was(dir.ino, name, before, over);
         }
-        let name: Name = match state.overlay.known(name) {
+        let name = match state.overlay.known(name) {
             Some(known) => known.clone(),
-            None => Arc::from(name),
+            None => Name::from(name),
         };
         let over = Overlay {
             value,
@@ -251,7 +252,7 @@ impl Op<'_> {
         let (fresh, was_added) = known.unwrap_or((before.is_none(), false));
         // However often a name changes, one record says what it is in the end; of one that came and went there is none.
         let added = (was_added || adds) && !(fresh && value.is_none());
-        change.insert_entry(EntryChange {
+        change.insert(EntryChange {
             value,
             fresh,
             added,

@@ -3,6 +3,7 @@
 //! The image holds nothing of an open group, and no other stream has built on it, so what goes is its own layers, names and fields.
 //! What lies below comes to light again: the layer of an older transaction, or, where that has been applied meanwhile, the image. Fields of
 //! directories have no order among streams: the latest one that was accepted without the group stands (C1).
+use crate::base::name::NameMap;
 use crate::base::planted::{self, Bug};
 use crate::base::record::DirField;
 use crate::base::sync::RwLockWriteGuard;
@@ -11,13 +12,12 @@ use crate::home::apply::Applier;
 use crate::operation::Operations;
 use crate::overlay::inode::unborn;
 use crate::overlay::objects::{
-    Before, Body, FileLayer, Inode, Name, Over, Overlay, Phase, State, Txn, Undo,
+    Before, Body, FileLayer, Inode, Over, Overlay, Phase, State, Txn, Undo,
 };
 use crate::overlay::txn::same;
 use ccfs_ext4::dirent::TYPE_DIR;
 use ccfs_ext4::inode::{LINK_MAX, is_dir};
 use ccfs_image::InodeAttr;
-use std::collections::HashMap;
 use std::sync::Arc;
 
 /// A transaction that something may still have to come after.
@@ -166,7 +166,7 @@ impl Operations {
         }
     }
 
-    fn undo_names(&self, txn: &Arc<Txn>, st: &mut State, names: HashMap<Name, Before>) {
+    fn undo_names(&self, txn: &Arc<Txn>, st: &mut State, names: NameMap<Before>) {
         let mut links = 0i64;
         for (name, before) in names {
             let dir = st.dir();

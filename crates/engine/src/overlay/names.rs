@@ -1,10 +1,8 @@
 //! The names of a directory that transactions have changed which are not applied.
+use crate::base::name::{Name, NameMap, Sought};
 use ccfs_ext4::dirent::record_size;
-use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, OnceLock};
-
-/// A name, shared by whoever keeps it.
-pub type Name = Arc<[u8]>;
+use std::collections::BTreeSet;
+use std::sync::OnceLock;
 
 /// What a name is by now.
 pub trait Change {
@@ -20,7 +18,7 @@ type Order = BTreeSet<(u64, Name)>;
 
 /// Such names, with what they are.
 pub struct Names<C> {
-    map: HashMap<Name, C>,
+    map: NameMap<C>,
     /// How many of them exist, and the bytes that those take in blocks of directories.
     present: u64,
     bytes: u64,
@@ -31,7 +29,7 @@ pub struct Names<C> {
 impl<C> Default for Names<C> {
     fn default() -> Self {
         Names {
-            map: HashMap::default(),
+            map: NameMap::default(),
             present: 0,
             bytes: 0,
             order: OnceLock::new(),
@@ -41,12 +39,13 @@ impl<C> Default for Names<C> {
 
 impl<C: Change> Names<C> {
     pub fn get(&self, name: &[u8]) -> Option<&C> {
-        self.map.get(name)
+        self.map.get(&Sought::from(name))
     }
 
     /// The name as it is kept, for others to share.
     pub fn known(&self, name: &[u8]) -> Option<&Name> {
-        self.map.get_key_value(name).map(|(name, _)| name)
+        let known = self.map.get_key_value(&Sought::from(name));
+        known.map(|(name, _)| name)
     }
 
     pub fn is_empty(&self) -> bool {
@@ -91,7 +90,7 @@ impl<C: Change> Names<C> {
     }
 
     pub fn remove(&mut self, name: &[u8], cookie: impl FnOnce(&[u8]) -> u64) {
-        if let Some((name, before)) = self.map.remove_entry(name) {
+        if let Some((name, before)) = self.map.remove_entry(&Sought::from(name)) {
             self.note(name, before.exists(), false, cookie);
         }
     }

@@ -4,11 +4,11 @@
 use crate::base::block_map::BlockMap;
 use crate::base::cause::{Cause, Rule, Syncer};
 use crate::base::fate::{Fate, Reason};
+use crate::base::name::NameMap;
 use crate::base::ranges::{PlaceMap, RangeSet};
 use crate::base::record::{DirField, DirValue, XattrSet};
 use crate::base::sync::{Condvar, Mutex, RwLock};
 use crate::base::types::*;
-pub use crate::overlay::names::Name;
 use crate::overlay::names::{Change, Names};
 use ccfs_device::{AlignedBuf, Ticket};
 use ccfs_image::{FastMap, InodeAttr, Lblk};
@@ -203,7 +203,7 @@ pub struct EntryChange {
 /// The names that a transaction changes in one directory.
 #[derive(Default)]
 pub struct NameChanges {
-    pub changes: HashMap<Name, EntryChange>,
+    pub changes: NameMap<EntryChange>,
     /// How many of them are `added`.
     pub added: u64,
     /// Blocks of metadata reserved for those.
@@ -344,5 +344,5 @@ pub struct Undo {
     /// A directory's parent, and the transaction that moved it there, if that was not applied.
     pub parents: HashMap<Ino, (Option<Ino>, Option<Arc<Txn>>)>,
     pub links: HashMap<Ino, u32>,
-    pub names: HashMap<Ino, HashMap<Name, Before>>,
+    pub names: HashMap<Ino, NameMap<Before>>,
 }

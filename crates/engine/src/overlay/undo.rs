@@ -1,4 +1,5 @@
 //! What an open group has replaced and no layer holds, so that it can be taken back.
+use crate::base::name::Name;
 use crate::base::types::*;
 use crate::overlay::objects::{Before, Txn, Undo};
 use std::sync::Arc;
@@ -27,9 +28,8 @@ impl Undo {
         txn: Option<Arc<Txn>>,
     ) {
         let names = self.names.entry(dir).or_default();
-        if !names.contains_key(name) {
-            names.insert(Arc::from(name), Before { value, txn });
-        }
+        let name = Name::from(name);
+        names.entry(name).or_insert(Before { value, txn });
     }
 
     /// An inode that the group made and freed again: it never was.
