@@ -92,6 +92,9 @@ mod scheduled {
         pub fn write(&self) -> inner::RwLockWriteGuard<'_, T> {
             unpoisoned(self.0.write())
         }
+        pub fn try_write(&self) -> Option<inner::RwLockWriteGuard<'_, T>> {
+            self.0.try_write().ok()
+        }
         pub fn try_read(&self) -> Option<inner::RwLockReadGuard<'_, T>> {
             self.0.try_read().ok()
         }

@@ -141,6 +141,11 @@ impl Pace {
         Hurry(self)
     }
 
+    /// Somebody holds [`Pace::hurry`]'s guard.
+    pub fn is_hurried(&self) -> bool {
+        self.hurried.load(Relaxed) > 0
+    }
+
     /// Milliseconds since another stream's last sync call began.
     fn others_synced_at(&self, whose: Whose, now: u64) -> Option<u64> {
         let recent = self.recent.lock();

@@ -271,6 +271,9 @@ impl Home {
             }
             (a.applied_id, a.applied_records) = (id - 1, number);
             self.room_for_record(a)?;
+            if matches!(record, Record::Entry { .. }) {
+                self.let_users_in(near.inode.as_deref());
+            }
         }
         // Recovery does so at its end: what the next transactions had reserved is reserved no more.
         if live.is_some() {
@@ -280,6 +283,15 @@ impl Home {
             (a.applied_id, a.applied_records) = (id, 0);
         }
         Ok(())
+    }
+
+    /// The directory's lock is free for as long as it was held, if somebody waits for it: a thread that was asleep would find it taken again,
+    /// each time. Whoever waits for what is applied comes first.
+    fn let_users_in(&self, dir: Option<&Inode>) {
+        let is_wanted = dir.is_some_and(Inode::is_wanted);
+        if is_wanted && !self.over_limit() && !self.pace().is_hurried() {
+            std::thread::sleep(ENTRIES_TIME);
+        }
     }
 
     /// For e2fsck (C8): see `Image::settle_extents`. Where that is not possible now it is tried again.

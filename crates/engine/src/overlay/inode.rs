@@ -105,13 +105,21 @@ impl Inode {
 
     /// The state, to change it. Errors: as for `read`.
     pub fn write(&self, wait: Wait) -> Result<RwLockWriteGuard<'_, State>> {
-        match wait {
-            Wait::Allowed => Ok(self.state.write()),
-            Wait::Never => {
-                let state = self.state.try_write_for(LOCK_WAIT);
-                state.ok_or(Error::WouldBlock)
-            }
+        if let Some(state) = self.state.try_write() {
+            return Ok(state);
         }
+        self.wanted.fetch_add(1, Ordering::Relaxed);
+        let state = match wait {
+            Wait::Allowed => Some(self.state.write()),
+            Wait::Never => self.state.try_write_for(LOCK_WAIT),
+        };
+        self.wanted.fetch_sub(1, Ordering::Relaxed);
+        state.ok_or(Error::WouldBlock)
+    }
+
+    /// Somebody waits to change the state, or does not run yet since the lock is free.
+    pub fn is_wanted(&self) -> bool {
+        self.wanted.load(Ordering::Relaxed) > 0
     }
 
     pub fn new(ino: Ino, attr: InodeAttr) -> Arc<Inode> {
@@ -124,6 +132,7 @@ impl Inode {
             read_end: AtomicU64::new(0),
             void_from: AtomicU64::new(0),
             void_to: AtomicU64::new(0),
+            wanted: AtomicU32::new(0),
             state: RwLock::new(State {
                 attr,
                 last: None,
