@@ -1,7 +1,7 @@
 //! Directories that are opened and listed by one question.
 mod common;
-use ccfs_client::direct::layout::{SetAttr, set};
-use ccfs_client::direct::{Dir, Listed, OpenOptions};
+use ccfs_client::direct::layout::{SMALL, SetAttr, set};
+use ccfs_client::direct::{Dir, Listed, OpenOptions, Tell};
 use ccfs_fuse::FsType;
 use common::direct::{asked, errno, gives_up, new_file, once_unused, session};
 use common::{TestMount, can_mount};
@@ -64,7 +64,7 @@ fn it_is_what_a_listing_says() {
     let after = session(&m);
     let top = once_unused(|| after.root().unwrap().take_dir("top"));
     for name in ["empty", "small", "large"] {
-        let (dir, attr, listed) = top.open_dir_listed(name).unwrap();
+        let (dir, attr, listed) = top.open_dir_listed(name, Tell::Names).unwrap();
         assert!(dir.is_direct());
         assert_eq!(attr.ino, dir.attr().unwrap().ino);
         // It is read later, and not by being found.
@@ -85,7 +85,7 @@ fn it_is_what_a_listing_says() {
             None => assert_eq!(name, "large", "there was room for it"),
         }
         // It is open already: it may be changing.
-        let (again, _, listed) = top.open_dir_listed(name).unwrap();
+        let (again, _, listed) = top.open_dir_listed(name, Tell::Names).unwrap();
         assert!(listed.is_none());
         assert_eq!(read(&again), expected);
         let new = OpenOptions::new_file();
@@ -93,20 +93,91 @@ fn it_is_what_a_listing_says() {
         assert!(!dir.lacks(b"new"));
     }
     for (name, expected) in [("none", libc::ENOENT), ("small/..", libc::EINVAL)] {
-        assert_eq!(errno(top.open_dir_listed(name)), expected, "{name}");
+        assert_eq!(
+            errno(top.open_dir_listed(name, Tell::Names)),
+            expected,
+            "{name}"
+        );
     }
     let file = new_file(&top, "file");
     file.append(b"some").unwrap();
     file.set_attr(&OLD).unwrap();
     drop(file);
-    assert_eq!(errno(top.open_dir_listed("file")), libc::ENOTDIR);
+    assert_eq!(
+        errno(top.open_dir_listed("file", Tell::Names)),
+        libc::ENOTDIR
+    );
     assert_eq!(top.stat("file").unwrap().atime, OLD.atime);
     // What others look up is theirs as well.
     let seen = fs::read_dir(m.path("top/small")).unwrap().count();
     assert_eq!(seen, 7 + 3);
-    let (dir, _, listed) = top.open_dir_listed("small").unwrap();
+    let (dir, _, listed) = top.open_dir_listed("small", Tell::Names).unwrap();
     assert!(listed.is_none() && !dir.is_direct());
     drop((dir, top, after));
+    m.unmount();
+}
+
+/// What is told of small files with the names of their directory is what is asked for by itself; and to tell it is not to read it.
+#[test]
+fn small_files_are_told_with_their_names() {
+    if !can_mount("small_files_are_told_with_their_names") {
+        return;
+    }
+    let mut m = TestMount::new(FsType::Fuseblk);
+    let session = session(&m);
+    let top = session.root().unwrap().make_dir("top", 0o755).unwrap();
+    let write = |dir: &Dir, name: &str, content: &[u8]| {
+        let file = new_file(dir, name);
+        file.append(content).unwrap();
+        file.set_attr(&OLD).unwrap();
+    };
+    let small = top.make_dir("small", 0o755).unwrap();
+    write(&small, "a", b"content");
+    write(&small, "empty", b"");
+    write(&small, "most", &vec![7; SMALL]);
+    write(&small, "large", &vec![7; SMALL + 1]);
+    write(&small, "one", b"1");
+    small.link("one", &small, "two").unwrap();
+    small.symlink("a", "link").unwrap();
+    small.make_dir("sub", 0o755).unwrap();
+    let many = top.make_dir("many", 0o755).unwrap();
+    for n in 0..40 {
+        write(
+            &many,
+            &format!("m{n}"),
+            &vec![n; SMALL / 2 + usize::from(n)],
+        );
+    }
+    drop((small, many));
+    for name in ["small", "many"] {
+        for tell in [Tell::Little, Tell::Names] {
+            let (_, _, listed) = top.open_dir_listed(name, tell).unwrap();
+            assert_eq!(listed.is_some(), tell == Tell::Names);
+            let is_told = |one: &Listed| one.content.is_some();
+            assert!(!listed.into_iter().flatten().any(|one| is_told(&one)));
+        }
+        let (dir, _, listed) = top.open_dir_listed(name, Tell::Heads).unwrap();
+        let listed = listed.unwrap();
+        let told = listed.iter().filter(|one| one.content.is_some());
+        let mut bytes = 0;
+        for one in told.clone() {
+            let content = one.content.as_ref().unwrap();
+            let by_itself = dir.heads([&*one.entry.name]).unwrap().remove(0).unwrap();
+            assert_eq!(
+                (content, &one.attr.unwrap()),
+                (&by_itself.content, &by_itself.attr)
+            );
+            assert_eq!(by_itself.attr.atime, OLD.atime, "nothing counts as read");
+            bytes += content.len();
+        }
+        let all: Vec<Listed> = told.cloned().collect();
+        match name {
+            "small" => assert_eq!(names(&all), ["a", "empty", "most"]),
+            // As many as fit into an answer.
+            _ => assert!((100 << 10..128 << 10).contains(&bytes), "{bytes}"),
+        }
+    }
+    drop((top, session));
     m.unmount();
 }
 
@@ -128,7 +199,7 @@ fn nothing_is_missed_that_is_made_meanwhile() {
             let mut told = 0;
             while !over.load(Relaxed) {
                 let there = made.load(Relaxed);
-                let (dir, _, listed) = top.open_dir_listed("d").unwrap();
+                let (dir, _, listed) = top.open_dir_listed("d", Tell::Names).unwrap();
                 told += u32::from(listed.is_some());
                 for n in there.saturating_sub(20)..there {
                     let name = format!("f{n}");

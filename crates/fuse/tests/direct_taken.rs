@@ -1,6 +1,6 @@
 //! Files that a session takes over from the kernel: others see their locks, and whatever else they do ends it.
 mod common;
-use ccfs_client::direct::{Dir, File, OpenOptions, Session, Used};
+use ccfs_client::direct::{Dir, File, OpenOptions, Session, Tell, Used};
 use ccfs_fuse::FsType;
 use common::direct::{errno, gives_up, root as root_of, session};
 use common::{TestMount, can_mount, change_at_rest};
@@ -520,7 +520,7 @@ fn a_directory_with_a_bad_name_is_there() {
     let session = session(&m);
     let root = session.root().unwrap();
     for used in [Used::Little, Used::Some, Used::Much] {
-        let taken = root.take_dir_listed("d", used).map(drop);
+        let taken = root.take_dir_listed("d", used, Tell::Names).map(drop);
         assert_eq!(errno(taken), libc::EBUSY, "{used:?}");
     }
     assert_eq!(fs::read(m.path("d/f")).unwrap(), b"f");

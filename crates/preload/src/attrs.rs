@@ -42,4 +42,11 @@ impl Attrs {
             reading: Reading::default(),
         }
     }
+
+    /// It is known what is in a file of them.
+    pub fn note_asked(&mut self, name: &[u8]) {
+        if let Some(file) = self.all.get_mut(name) {
+            file.asked = true;
+        }
+    }
 }

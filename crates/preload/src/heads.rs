@@ -29,7 +29,7 @@ pub struct ListedFile {
     /// Its place in the listing.
     nth: u32,
     /// It was asked for.
-    asked: bool,
+    pub asked: bool,
 }
 
 impl ListedFile {
@@ -158,6 +158,11 @@ impl Heads {
         kept.is_some_and(|kept| kept.number == number)
     }
 
+    /// Who finds a directory will read what is in it.
+    pub fn are_of_use(&self) -> bool {
+        self.reads_trees && self.vain <= self.used.saturating_add(VAIN)
+    }
+
     /// A file is opened: others of its directory are to be asked for. Which: its own name first.
     pub fn next_of(
         &mut self,
@@ -169,14 +174,16 @@ impl Heads {
         let (size, now) = (file.attr.size, key(name, file));
         let is_second = reading.last.is_some();
         self.note_opened(all, reading, name);
-        let is_vain = self.vain > self.used.saturating_add(VAIN);
-        if is_vain || !(self.reads_trees || is_second) {
+        self.reads_trees |= is_second;
+        if !self.are_of_use() {
             return None;
         }
-        self.reads_trees = true;
         let mut left = match reading.left {
             Some(left) => left,
-            None => all.values().filter(|file| file.is_small()).count(),
+            None => {
+                let left = |file: &&ListedFile| file.is_small() && !file.asked;
+                all.values().filter(left).count()
+            }
         };
         if let Some(file) = all.get_mut(name)
             && !std::mem::replace(&mut file.asked, true)

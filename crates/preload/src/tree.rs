@@ -17,7 +17,7 @@ use crate::sessions::begin;
 use crate::tries::{Looking, Taking};
 use crate::writers::{self, Writers};
 use ccfs_client::direct::layout::{SetAttr, set};
-use ccfs_client::direct::{Attr, Dir, Listed, Session, Used};
+use ccfs_client::direct::{Attr, Dir, Head, Listed, Session, Tell, Used};
 use rustix::fs::{Mode, OFlags, fstat, openat};
 use std::collections::{HashMap, VecDeque};
 use std::ffi::OsStr;
@@ -261,21 +261,11 @@ impl Tree {
         }
         let node = self.nodes.get(&id).ok_or(Stop::Kernel)?;
         let (seen, quiet) = (self.changes.now(), self.writers.are_none());
-        let is_told = self.finding.is_due();
-        let called = OsStr::from_bytes(name);
-        let opened = match is_told {
-            true => node.dir.open_dir_listed(called),
-            false => node
-                .dir
-                .open_dir_with_attr(called)
-                .map(|(dir, attr)| (dir, attr, None)),
-        };
-        match opened {
+        let tell = self.to_tell(self.finding.is_due(), quiet);
+        match node.dir.open_dir_listed(OsStr::from_bytes(name), tell) {
             Ok((dir, attr, names)) if dir.is_direct() => {
                 let below = self.add_below(id, name, dir, &attr).ok_or(Stop::Kernel)?;
-                if is_told {
-                    self.note_told(below, names, quiet.then_some(seen));
-                }
+                self.note_told(below, (tell, names), quiet.then_some(seen));
                 Ok(below)
             }
             Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Err(Stop::Errno(libc::ENOENT)),
@@ -308,23 +298,25 @@ impl Tree {
         used: Used,
     ) -> Result<Id, Stop> {
         let (seen, quiet) = (self.changes.now(), self.writers.are_none());
-        let is_told = self.finding_tops.is_due();
-        let called = OsStr::from_bytes(name);
-        let taken = match is_told {
-            true => parent.take_dir_listed(called, used),
-            false => parent
-                .take_dir_with_attr(called, used)
-                .map(|(dir, attr)| (dir, attr, None)),
-        };
+        let tell = self.to_tell(self.finding_tops.is_due(), quiet);
+        let taken = parent.take_dir_listed(OsStr::from_bytes(name), used, tell);
         let (dir, attr, names) = taken.map_err(|e| match e.raw_os_error() {
             Some(libc::ENOENT) => Stop::Errno(libc::ENOENT),
             _ => Stop::Kernel,
         })?;
         let top = self.add_top(*at, name, dir, &attr).ok_or(Stop::Kernel)?;
-        if is_told {
-            self.note_told(top, names, quiet.then_some(seen));
-        }
+        self.note_told(top, (tell, names), quiet.then_some(seen));
         Ok(top)
+    }
+
+    /// What is to be told of the next directory that is found; nobody writes a file now, or somebody may.
+    fn to_tell(&self, is_due: bool, quiet: bool) -> Tell {
+        match is_due {
+            false => Tell::Little,
+            // Others than root cannot be sure what they may read.
+            true if quiet && self.may_all && self.heads.are_of_use() => Tell::Heads,
+            true => Tell::Names,
+        }
     }
 
     /// Its mode, owner and flags.
@@ -386,14 +378,21 @@ impl Tree {
         let node = self.nodes.get_mut(&id).ok_or(Stop::Kernel)?;
         node.exact = false;
         node.dir.set_attr(what)?;
-        // What becomes of other bits the file system decides.
+        // What becomes of other bits the file system decides; who gets a directory changes none of them.
         const PLAIN_BITS: u32 = 0o1777;
-        match what.mask & (set::MODE | set::UID | set::GID) {
-            0 => {}
-            set::MODE if (what.mode | node.found.mode) & 0o6000 == 0 => {
+        let has = |bit| what.mask & bit != 0;
+        if has(set::UID) {
+            node.found.uid = what.uid;
+        }
+        if has(set::GID) {
+            node.found.gid = what.gid;
+        }
+        match has(set::MODE) {
+            false => {}
+            true if (what.mode | node.found.mode) & 0o6000 == 0 => {
                 node.found.mode = node.found.mode & !PLAIN_BITS | what.mode & PLAIN_BITS;
             }
-            _ => drop(self.attr(id)?),
+            true => drop(self.attr(id)?),
         }
         Ok(0)
     }
@@ -405,21 +404,36 @@ impl Tree {
     }
 
     /// A directory that was just found was listed by that: what is in it, and what had changed by then, if attributes are to be kept.
-    fn note_told(&mut self, id: Id, names: Option<Vec<Listed>>, seen: Option<Seen>) {
+    fn note_told(
+        &mut self,
+        id: Id,
+        (tell, names): (Tell, Option<Vec<Listed>>),
+        seen: Option<Seen>,
+    ) {
+        if tell == Tell::Little {
+            return;
+        }
         if let Some(finding) = self.finding_of(id) {
             finding.note_told(names.is_some());
         }
-        let Some(names) = names.filter(|names| names.len() <= KEPT) else {
+        let Some(mut names) = names.filter(|names| names.len() <= KEPT) else {
             return;
         };
-        let names = Arc::new(names);
         if let Some(node) = self.nodes.get_mut(&id) {
             node.told = true;
         }
-        self.keep_names(id, 0, names.clone());
         if let Some(seen) = seen {
-            self.note_listed(id, 0, Attrs::of(&names, seen, false));
+            let mut attrs = Attrs::of(&names, seen, false);
+            for one in &mut names {
+                if let (Some(attr), Some(content)) = (one.attr, one.content.take()) {
+                    let name = one.entry.name.as_bytes();
+                    attrs.note_asked(name);
+                    self.heads.put(id, name, Head { attr, content }, seen);
+                }
+            }
+            self.note_listed(id, 0, attrs);
         }
+        self.keep_names(id, 0, Arc::new(names));
     }
 
     /// What was told of it is of use.

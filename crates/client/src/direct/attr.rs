@@ -15,6 +15,13 @@ pub(super) fn attr_of((asked, _): (Asked<'_>, usize)) -> Attr {
     attr
 }
 
+/// What an answer of so many bytes says besides.
+pub(super) fn behind_attr(asked: &Asked<'_>, bytes: usize) -> Vec<u8> {
+    let mut text = vec![0; bytes.saturating_sub(size_of::<Attr>())];
+    asked.copy_from(size_of::<Attr>(), &mut text);
+    text
+}
+
 pub(super) fn attr_of_stat(stat: &rustix::fs::Stat) -> Attr {
     Attr {
         ino: stat.st_ino,

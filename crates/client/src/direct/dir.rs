@@ -1,15 +1,14 @@
 //! Directories of a session: what is opened, made and looked at in them.
-use super::attr::{Known, attr_of, attr_of_stat, meant, set_by_descriptor};
+use super::attr::{Known, attr_of, attr_of_stat, behind_attr, meant, set_by_descriptor};
 use super::descriptors::Kept;
 use super::file::{File, FileWay};
 use super::known::{Kind, KnownNames};
-use super::layout::{
-    Attr, DATA_MAX, DIRECTORY, Entry, NO_HANDLE, PLAIN, READING, SetAttr, op, set,
-};
+use super::layout::{Attr, DATA_MAX, Entry, NO_HANDLE, PLAIN, SetAttr, op, set};
 use super::node::{Dirs, Held, Node, Way};
 use super::options::OpenOptions;
+use super::ring::Asked;
 use super::session::{Did, Session};
-use super::told::{self, Listed};
+use super::told::{self, Listed, Tell};
 use crate::sys::fail;
 use rustix::fs::{AtFlags, Mode, OFlags, mkdirat, openat, statat};
 use rustix::io::Errno;
@@ -315,6 +314,22 @@ impl Dir {
         wanted: Option<u32>,
         out: &mut [u8],
     ) -> io::Result<Did<(Attr, u32, usize)>> {
+        let done = self.ask_for(way, name, wanted, (out.len(), out.len()))?;
+        Ok(done.map(|(asked, bytes, handle)| {
+            let read = bytes.saturating_sub(size_of::<Attr>());
+            asked.copy_from(size_of::<Attr>(), &mut out[..read]);
+            (attr_of((asked, bytes)), handle, read)
+        }))
+    }
+
+    /// The reply and a handle; at most `most` bytes of content or names are wanted, and behind the attributes there is so much `room`.
+    fn ask_for(
+        &self,
+        way: &mut Way,
+        name: &[u8],
+        wanted: Option<u32>,
+        (most, room): (usize, usize),
+    ) -> io::Result<Did<(Asked<'_>, usize, u32)>> {
         let session = &self.0.session;
         self.0.check_held(way)?;
         let Way::Held(dir) = way else {
@@ -331,11 +346,11 @@ impl Dir {
             op: op::LOOKUP,
             h: dir.handle,
             h2: handle,
-            a: out.len() as u64,
+            a: most as u64,
             b: wanted.unwrap_or(0).into(),
             ..Entry::default()
         };
-        let done = session.ask(entry, &[name], size_of::<Attr>() + out.len());
+        let done = session.ask(entry, &[name], size_of::<Attr>() + room);
         if wanted.is_some() && !matches!(done, Ok(Did::Done(_))) {
             session.forget_handle(handle);
         }
@@ -343,11 +358,7 @@ impl Dir {
         if matches!(&done, Err(e) if e.kind() == ErrorKind::NotFound) {
             self.learn_names(way);
         }
-        Ok(done?.map(|(asked, bytes)| {
-            let read = bytes.saturating_sub(size_of::<Attr>());
-            asked.copy_from(size_of::<Attr>(), &mut out[..read]);
-            (attr_of((asked, bytes)), handle, read)
-        }))
+        Ok(done?.map(|(asked, bytes)| (asked, bytes, handle)))
     }
 
     /// Makes a directory and opens it. Errors: as mkdir(2); ENFILE as `open`: nothing was made.
@@ -409,34 +420,38 @@ impl Dir {
     }
 
     fn open_dir_unlisted(&self, name: &[u8]) -> io::Result<(Dir, Attr)> {
-        let (dir, attr, _) = self.open_dir_named(name, &mut [])?;
+        let (dir, attr, _) = self.open_dir_named(name, Tell::Little)?;
         Ok((dir, attr))
     }
 
-    /// The same, with all that is in it ("." and ".." as well), if that is told with it. Errors: as `open_dir`.
+    /// The same, with all that is in it ("." and ".." as well), if that is to be told and is. Errors: as `open_dir`.
     pub fn open_dir_listed(
         &self,
         name: impl AsRef<Path>,
+        tell: Tell,
     ) -> io::Result<(Dir, Attr, Option<Vec<Listed>>)> {
-        self.open_dir_named(checked(name.as_ref())?, &mut vec![0; told::LISTING])
+        self.open_dir_named(checked(name.as_ref())?, tell)
     }
 
     fn open_dir_named(
         &self,
         name: &[u8],
-        listing: &mut [u8],
+        tell: Tell,
     ) -> io::Result<(Dir, Attr, Option<Vec<Listed>>)> {
         let session = &self.0.session;
         let mut way = self.0.lock();
         let before = session.names_changed();
         if let Way::Held(_) = &*way {
-            match self.look_up(&mut way, name, Some(READING | DIRECTORY), listing)? {
-                Did::Done((attr, handle, bytes)) => {
+            let sizes = (tell.most(), tell.room());
+            match self.ask_for(&mut way, name, Some(tell.flags()), sizes)? {
+                Did::Done((asked, bytes, handle)) => {
+                    let text = behind_attr(&asked, bytes);
+                    let attr = attr_of((asked, bytes));
                     if attr.mode & libc::S_IFMT != libc::S_IFDIR {
                         session.close(handle);
                         return fail(libc::ENOTDIR);
                     }
-                    let (dir, listed) = self.found_listed(handle, &attr, &listing[..bytes], before);
+                    let (dir, listed) = self.found_listed(handle, &attr, tell.names(&text), before);
                     return Ok((dir, attr, listed));
                 }
                 Did::Broken => self.0.make_real(&mut way)?,
@@ -455,11 +470,10 @@ impl Dir {
         &self,
         handle: u32,
         attr: &Attr,
-        listing: &[u8],
+        listed: Option<Vec<Listed>>,
         changes: u64,
     ) -> (Dir, Option<Vec<Listed>>) {
         let session = &self.0.session;
-        let listed = told::whole(listing, size_of::<Attr>());
         let names = listed
             .as_ref()
             // What others may do could have changed since.

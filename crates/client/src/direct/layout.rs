@@ -17,7 +17,7 @@
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// The protocol that this file describes.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 /// Handles of a session. 0 is the directory that it was begun on.
 pub const HANDLES: u32 = 1 << 15;
 /// No handle: of an entry of [`op::CREATE`], [`op::MKDIR`] and [`op::LOOKUP`] with [`BY_CALL`] it stands for the directory that the call is made on.
@@ -100,7 +100,9 @@ pub mod op {
     pub const MKDIR: u16 = 2;
     /// What the name in the directory `h` leads to gets the handle `h2` ([`super::NO_HANDLE`]: none), for `b`: [`super::READING`], [`super::WRITING`]. Reply: [`super::Attr`], and
     /// up to `a` of the first bytes of a regular file that may be read.
-    /// Of a directory that is held, with [`super::DIRECTORY`] in `b` and `a` not 0: up to so many bytes of what [`READDIR`] gives with attributes.
+    /// Of a directory that is held, with [`super::DIRECTORY`] in `b` and `a` not 0: up to so many bytes of what [`READDIR`] gives with attributes. With
+    /// [`super::WITH_HEADS`] as well: how many bytes these are (8 bytes) comes first, and after them [`super::Content`] and all that is in it, padded to 8, of
+    /// small files among them, as [`HEADS`] has them, until the reply is full.
     /// It may be posted of a file that surely may be read: where `a` is not 0, who posts it has its content by [`HEADS`] and reads it now.
     /// With [`super::BY_CALL`] and no `h` the kernel is asked to forget that name of the directory that the call is made on, which is one of a regular
     /// file, or with [`super::DIRECTORY`] in `b` one of a directory.
@@ -186,6 +188,8 @@ pub const DIRECTORY: u32 = 4;
 pub const BUSY: u32 = 8;
 /// The directory is taken only if that is easy: nobody holds it, and the kernel knows nothing in it.
 pub const UNUSED: u32 = 16;
+/// Small files of the directory will be read: what is in them is told with its names.
+pub const WITH_HEADS: u32 = 32;
 /// Names are listed with attributes.
 pub const WITH_ATTR: u64 = 1;
 /// Names are listed for who may want them later.
@@ -356,6 +360,16 @@ pub struct Name {
     pub len: u32,
     /// A DT_* value.
     pub kind: u32,
+}
+
+/// Head of what is in a listed file.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Content {
+    /// Which of the listed names it is, from 0 on.
+    pub nth: u32,
+    /// Bytes: all that there are.
+    pub len: u32,
 }
 
 impl Entry {

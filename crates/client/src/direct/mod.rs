@@ -57,7 +57,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
 pub use take::Used;
-pub use told::{DirEntry, Listed};
+pub use told::{DirEntry, Listed, Tell};
 
 /// A session on one volume.
 #[derive(Clone)]

@@ -1,12 +1,12 @@
 //! What the kernel knows is taken from it: it is asked to forget it.
-use super::attr::{Known, attr_of};
+use super::attr::{Known, attr_of, behind_attr};
 use super::dir::{Dir, RACES_MAX, checked};
 use super::file::{File, FileWay};
-use super::layout::{Attr, BUSY, DIRECTORY, Entry, NO_HANDLE, READING, UNUSED, op};
+use super::layout::{Attr, BUSY, Entry, NO_HANDLE, UNUSED, op};
 use super::node::Way;
 use super::options::OpenOptions;
 use super::session::Did;
-use super::told::{self, Listed};
+use super::told::{Listed, Tell};
 use crate::sys::fail;
 use std::io::{self, ErrorKind};
 use std::os::fd::AsFd;
@@ -45,7 +45,7 @@ impl Dir {
         let handle = self.handle_to_take(&way)?;
         let way_of_it = FileWay::Held(handle);
         let file = File::new(session, way_of_it, how, Known::default()).taken();
-        let found = self.take_from_kernel(&way, handle, name, how.access(), &mut []);
+        let found = self.take_from_kernel(&way, handle, name, how.access(), (0, 0));
         let taken = match found {
             Err(e) if e.kind() == ErrorKind::NotFound && how.create => self
                 .birth_as(handle, &mut way, op::CREATE, name, how.mode)
@@ -80,25 +80,25 @@ impl Dir {
         name: impl AsRef<Path>,
         used: Used,
     ) -> io::Result<(Dir, Attr)> {
-        let (dir, attr, _) = self.take_dir_named(checked(name.as_ref())?, used, &mut [])?;
+        let (dir, attr, _) = self.take_dir_named(checked(name.as_ref())?, used, Tell::Little)?;
         Ok((dir, attr))
     }
 
-    /// The same, with all that is in it ("." and ".." as well), if that is told with it. Errors: as `take_dir`.
+    /// The same, with all that is in it ("." and ".." as well), if that is to be told and is. Errors: as `take_dir`.
     pub fn take_dir_listed(
         &self,
         name: impl AsRef<Path>,
         used: Used,
+        tell: Tell,
     ) -> io::Result<(Dir, Attr, Option<Vec<Listed>>)> {
-        let listing = &mut vec![0; told::LISTING];
-        self.take_dir_named(checked(name.as_ref())?, used, listing)
+        self.take_dir_named(checked(name.as_ref())?, used, tell)
     }
 
     fn take_dir_named(
         &self,
         name: &[u8],
         used: Used,
-        listing: &mut [u8],
+        tell: Tell,
     ) -> io::Result<(Dir, Attr, Option<Vec<Listed>>)> {
         let how = match used {
             Used::Some => 0,
@@ -109,10 +109,11 @@ impl Dir {
         let way = self.0.lock();
         let handle = self.handle_to_take(&way)?;
         let before = session.names_changed();
-        let access = READING | DIRECTORY | how;
-        match self.take_from_kernel(&way, handle, name, access, listing) {
-            Ok(Did::Done((attr, bytes))) if !session.is_broken(handle) => {
-                let (dir, listed) = self.found_listed(handle, &attr, &listing[..bytes], before);
+        let access = tell.flags() | how;
+        let sizes = (tell.most(), tell.room());
+        match self.take_from_kernel(&way, handle, name, access, sizes) {
+            Ok(Did::Done((attr, text))) if !session.is_broken(handle) => {
+                let (dir, listed) = self.found_listed(handle, &attr, tell.names(&text), before);
                 drop(way);
                 match dir.is_direct() {
                     true => Ok((dir, attr, listed)),
@@ -146,8 +147,8 @@ impl Dir {
         handle: u32,
         name: &[u8],
         access: u32,
-        listing: &mut [u8],
-    ) -> io::Result<Did<(Attr, usize)>> {
+        (most, room): (usize, usize),
+    ) -> io::Result<Did<(Attr, Vec<u8>)>> {
         let Way::Mount(dir) = way else {
             return fail(libc::EBUSY);
         };
@@ -155,17 +156,16 @@ impl Dir {
             op: op::LOOKUP,
             h: NO_HANDLE,
             h2: handle,
-            a: listing.len() as u64,
+            a: most as u64,
             b: access.into(),
             ..Entry::default()
         };
         let session = &self.0.session;
-        let room = size_of::<Attr>() + listing.len();
+        let room = size_of::<Attr>() + room;
         let found = session.call(dir.as_fd(), entry, &[name], room)?;
         Ok(found.map(|(asked, bytes)| {
-            let told = bytes.saturating_sub(size_of::<Attr>());
-            asked.copy_from(size_of::<Attr>(), &mut listing[..told]);
-            (attr_of((asked, bytes)), told)
+            let text = behind_attr(&asked, bytes);
+            (attr_of((asked, bytes)), text)
         }))
     }
 }

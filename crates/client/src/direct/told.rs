@@ -1,6 +1,6 @@
 //! What an answer says of the names of a directory.
 use super::known::{Kind, KnownNames};
-use super::layout::{Attr, Name};
+use super::layout::{Attr, Content, DATA_MAX, DIRECTORY, Name, READING, WITH_HEADS};
 use super::session::Session;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -8,6 +8,57 @@ use zerocopy::FromBytes;
 
 /// Bytes of a listing at a time.
 pub(super) const LISTING: usize = 32 << 10;
+
+/// What is told of a directory that is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tell {
+    /// Its attributes.
+    Little,
+    /// And what is in it, if that is not much.
+    Names,
+    /// And what small files in it have in them.
+    Heads,
+}
+
+impl Tell {
+    /// For [`super::layout::op::LOOKUP`].
+    pub(super) fn flags(self) -> u32 {
+        match self {
+            Tell::Little | Tell::Names => READING | DIRECTORY,
+            Tell::Heads => READING | DIRECTORY | WITH_HEADS,
+        }
+    }
+
+    /// Bytes of names.
+    pub(super) fn most(self) -> usize {
+        match self {
+            Tell::Little => 0,
+            Tell::Names | Tell::Heads => LISTING,
+        }
+    }
+
+    /// Bytes of a reply behind the attributes.
+    pub(super) fn room(self) -> usize {
+        match self {
+            Tell::Heads => DATA_MAX - size_of::<Attr>(),
+            Tell::Little | Tell::Names => self.most(),
+        }
+    }
+
+    /// All names, if they were told.
+    pub(super) fn names(self, text: &[u8]) -> Option<Vec<Listed>> {
+        match self {
+            Tell::Little | Tell::Names => whole(text, size_of::<Attr>()),
+            Tell::Heads => {
+                let (len, text) = u64::read_from_prefix(text).ok()?;
+                let (names, contents) = text.split_at_checked(usize::try_from(len).ok()?)?;
+                let mut all = whole(names, size_of::<Attr>())?;
+                put_contents(contents, &mut all);
+                Some(all)
+            }
+        }
+    }
+}
 
 /// Bytes that a name takes in a listing at most.
 const NAME_MAX: usize = 256;
@@ -33,6 +84,8 @@ pub struct Listed {
     /// The attributes of a file. They stay so as long as the directory is held and its session changes nothing. `None`: of a directory, or they are not
     /// known.
     pub attr: Option<Attr>,
+    /// All that is in a small file, if that was told. It stays so, likewise.
+    pub content: Option<Vec<u8>>,
 }
 
 /// All names, if the answer had room for all of them ("." is one), with so many bytes of attributes each.
@@ -65,8 +118,23 @@ pub(super) fn parse(text: &[u8], attr_len: usize, out: &mut Vec<Listed>) {
             entry,
             next: head.next,
             attr: attr.filter(|attr| attr_len != 0 && attr.mode != 0),
+            content: None,
         });
         rest = &behind[attr_len.min(behind.len())..];
+    }
+}
+
+/// What is in files comes to the names that have it.
+fn put_contents(text: &[u8], all: &mut [Listed]) {
+    let mut rest = text;
+    while let Ok((head, behind)) = Content::read_from_prefix(rest) {
+        let len = head.len as usize;
+        let (Some(one), Some(content)) = (all.get_mut(head.nth as usize), behind.get(..len)) else {
+            return;
+        };
+        let is_all = one.attr.is_some_and(|attr| attr.size == len as u64);
+        one.content = is_all.then(|| content.to_vec());
+        rest = &behind[len.next_multiple_of(8).min(behind.len())..];
     }
 }
 

@@ -3,7 +3,7 @@ use super::Direct;
 use super::names::checked;
 use super::session::{Executed, Read, Refused, Session};
 use crate::rights;
-use ccfs_client::direct::layout::{Attr, DATA_MAX, HEADS_MAX, SMALL, reply_at};
+use ccfs_client::direct::layout::{Attr, Content, DATA_MAX, HEADS_MAX, SMALL, reply_at};
 use ccfs_engine::{Calls, Ino};
 use std::sync::Arc;
 use zerocopy::IntoBytes;
@@ -32,6 +32,38 @@ impl Direct {
             out.resize(out.len().next_multiple_of(8), 0);
         }
         Ok(out)
+    }
+
+    /// What is in small files that were listed, each behind its place in the listing, until `out` has so many bytes. Nothing waits for that.
+    pub fn contents(
+        &self,
+        session: &Arc<Session>,
+        volume: &Calls,
+        files: &[(u32, Attr)],
+        (out, most): (&mut Vec<u8>, usize),
+    ) {
+        let mut content = Vec::new();
+        for (nth, attr) in files {
+            let padded = (attr.size as usize).next_multiple_of(8);
+            let is_small = attr.mode & libc::S_IFMT == libc::S_IFREG && attr.size <= SMALL as u64;
+            if !is_small || out.len() + size_of::<Content>() + padded > most {
+                continue;
+            }
+            let ino = attr.ino as Ino;
+            let told = self.can_be_held(ino)
+                && self.may(session, volume, ino, rights::READ).is_ok()
+                && volume.read_in_advance(ino, SMALL, &mut content).is_ok()
+                && content.len() as u64 == attr.size;
+            if told {
+                let head = Content {
+                    nth: *nth,
+                    len: content.len() as u32,
+                };
+                out.extend_from_slice(head.as_bytes());
+                out.extend_from_slice(&content);
+                out.resize(out.len().next_multiple_of(8), 0);
+            }
+        }
     }
 
     /// Of one name. `None`: it is not told, and whoever opens the file is told why. Error: EAGAIN, it would have to wait.

@@ -6,8 +6,8 @@ use super::session::{Consumer, Executed, Opened, Read, Refused, Session};
 use crate::rights;
 use crate::wire::Errno;
 use ccfs_client::direct::layout::{
-    ASKED, Attr, DIRECTORY, HANDLES, IN_ADVANCE, NO_HANDLE, NO_REPLACE, Name, READING, WITH_ATTR,
-    WRITING, op, reply_at,
+    ASKED, Attr, DATA_MAX, DIRECTORY, HANDLES, IN_ADVANCE, NO_HANDLE, NO_REPLACE, Name, READING,
+    WITH_ATTR, WITH_HEADS, WRITING, op, reply_at,
 };
 use ccfs_engine::{Born, Calls, Ino, ListEntry, RenameFlags};
 use std::sync::Arc;
@@ -152,11 +152,7 @@ impl Direct {
             let is_listed = is_listed && read.entry.a != 0 && access == READING && attr.nlink != 0;
             // Only what is held is listed: others could change it.
             if is_listed && consumer.held(number).is_ok() {
-                let room = read.entry.len as usize - reply_at(read.entry.bytes as usize);
-                let room = room.saturating_sub(size_of::<Attr>());
-                let room = usize::try_from(read.entry.a).map_or(room, |a| a.min(room));
-                let how = Listing::InAdvance { with_attr: true };
-                let listed = self.listing(session, volume, attr.ino, room, how);
+                let listed = self.listing_in_advance(session, read, volume, attr.ino);
                 if listed.is_err() {
                     self.close(session, consumer, number);
                 }
@@ -290,10 +286,35 @@ impl Direct {
             (IN_ADVANCE, 0) => Listing::InAdvance { with_attr: false },
             _ => return Err(Refused::Errno(libc::EINVAL)),
         };
-        self.listing(session, volume, dir, room, how)
+        Ok(self.listing(session, volume, dir, room, how)?.0)
     }
 
-    /// As many names as there is room for, bytes.
+    /// What somebody who finds a directory may want to know of it later.
+    fn listing_in_advance(
+        &self,
+        session: &Arc<Session>,
+        read: &Read,
+        volume: &Calls,
+        dir: Ino,
+    ) -> Executed {
+        let entry = &read.entry;
+        let room = entry.len as usize - reply_at(entry.bytes as usize);
+        let room = room.min(DATA_MAX).saturating_sub(size_of::<Attr>());
+        let most = |room| usize::try_from(entry.a).map_or(room, |a| a.min(room));
+        let how = Listing::InAdvance { with_attr: true };
+        if entry.b as u32 & WITH_HEADS == 0 {
+            return Ok(self.listing(session, volume, dir, most(room), how)?.0);
+        }
+        let mut out = vec![0; size_of::<u64>()];
+        let room = room.saturating_sub(out.len());
+        let (names, files) = self.listing(session, volume, dir, most(room), how)?;
+        out[..size_of::<u64>()].copy_from_slice((names.len() as u64).as_bytes());
+        out.extend_from_slice(&names);
+        self.contents(session, volume, &files, (&mut out, size_of::<u64>() + room));
+        Ok(out)
+    }
+
+    /// As many names as there is room for, bytes; and the files of which attributes are told, by their places among them.
     fn listing(
         &self,
         session: &Arc<Session>,
@@ -301,10 +322,10 @@ impl Direct {
         dir: Ino,
         room: usize,
         how: Listing,
-    ) -> Executed {
+    ) -> Result<(Vec<u8>, Vec<(u32, Attr)>), Refused> {
         let (Listing::Read { with_attr, .. } | Listing::InAdvance { with_attr }) = how;
         let attr_len = if with_attr { size_of::<Attr>() } else { 0 };
-        let (mut out, mut places) = (Vec::new(), Vec::new());
+        let (mut out, mut places, mut nth) = (Vec::new(), Vec::new(), 0);
         let mut each = |one: ListEntry| {
             let len = one.name.len();
             let bytes = size_of::<Name>() + len.next_multiple_of(8) + attr_len;
@@ -322,22 +343,25 @@ impl Direct {
             out.resize(out.len().next_multiple_of(8), 0);
             if with_attr {
                 if one.dtype != libc::DT_DIR {
-                    places.push((out.len(), one.ino));
+                    places.push((nth, out.len(), one.ino));
                 }
                 out.resize(out.len() + attr_len, 0);
             }
+            nth += 1;
             true
         };
         match how {
             Listing::Read { from, .. } => volume.readdir(dir, from, &mut each)?,
             Listing::InAdvance { .. } => volume.readdir_in_advance(dir, &mut each)?,
         }
-        for (place, ino) in places {
+        let mut files = Vec::new();
+        for (nth, place, ino) in places {
             if let Some(attr) = self.attr_of_only(session, volume, dir, ino) {
                 out[place..place + attr_len].copy_from_slice(attr.as_bytes());
+                files.push((nth, attr));
             }
         }
-        Ok(out)
+        Ok((out, files))
     }
 
     /// The attributes of a file that has one name, in a directory that the session holds: they stay as they are as long as the session changes
