@@ -65,7 +65,7 @@ impl Finding {
         *count = count.saturating_add(1);
     }
 
-    /// Somebody wanted to know what is in it.
+    /// Somebody wanted to know what is in it, or in one of which nothing was told.
     pub fn note_used(&mut self) {
         self.used = self.used.saturating_add(1);
     }

@@ -71,6 +71,9 @@ pub fn list(
     let Some(names) = dir.list_held(from)? else {
         return Ok(None);
     };
+    if from == 0 {
+        state.tree().note_wanted(id);
+    }
     let names = Arc::new(names);
     let Some(changes) = changes.filter(|_| names.len() <= KEPT) else {
         return Ok(Some(names));

@@ -150,8 +150,9 @@ pub fn make_dir(path: &Path<'_>, bits: u64) -> Answer {
 
 /// Flags with which open(2) is left to the kernel.
 const STRANGE: i32 = (libc::O_TMPFILE & !libc::O_DIRECTORY) | libc::O_DIRECT | libc::O_ASYNC;
-/// Bytes of a file that are read when it is opened.
+/// Bytes of a file that are read when it is opened; and of one in a tree that is read.
 const HEAD: usize = 16 << 10;
+const WHOLE: usize = 96 << 10;
 
 /// open(2).
 pub fn open(path: &Path<'_>, flags: i32, bits: u64) -> Answer {
@@ -263,7 +264,12 @@ fn open_file(
     let seen = state.changes.now();
     let begun = state.table.writers.begun();
     let quiet = only_reads && !may_write_in(state, Some(at));
-    let room = if quiet { HEAD } else { 0 };
+    let whole = state.tree().size_to_read(id, name);
+    let room = match whole {
+        _ if !quiet => 0,
+        Some(size) if size <= WHOLE as u64 => (size as usize).max(HEAD),
+        _ => HEAD,
+    };
     let making = state.table.writers.making(at);
     let open = || {
         let (opened, head) = state.with_buffer(room, |head| {

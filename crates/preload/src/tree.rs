@@ -373,6 +373,16 @@ impl Tree {
         self.asking.is_due(node.asked, node.listings)
     }
 
+    /// It is listed, and nothing was told of it when it was found.
+    pub fn note_wanted(&mut self, id: Id) {
+        let is_first = |node: &Node| node.listings == 0 && !node.told;
+        if self.nodes.get(&id).is_some_and(is_first)
+            && let Some(finding) = self.finding_of(id)
+        {
+            finding.note_used();
+        }
+    }
+
     /// Changes its attributes.
     pub fn set_attr(&mut self, id: Id, what: &SetAttr) -> Answer {
         let node = self.nodes.get_mut(&id).ok_or(Stop::Kernel)?;
@@ -513,12 +523,20 @@ impl Tree {
         if !is_so {
             return None;
         }
-        let (attr, asked) = (*attr, listed.asked);
-        if asked {
-            self.asking.note_used();
+        let attr = *attr;
+        if node.told {
+            self.asking.note_listed();
         }
+        self.asking.note_used();
         self.note_used(id);
         Some(attr)
+    }
+
+    /// The size that a file had when it was listed, if all of it will be read as soon as it is opened.
+    pub fn size_to_read(&self, id: Id, name: &[u8]) -> Option<u64> {
+        let listed = self.nodes.get(&id)?.listed.as_ref()?;
+        let size = listed.all.get(name)?.attr.size;
+        self.heads.are_of_use().then_some(size)
     }
 
     /// What is known of a directory's files, if no file was written since, and what they begin with.
