@@ -172,6 +172,24 @@ else:
             os.chown(f"{top}/turns", -1, n % 3)
         path = f"{top}/turns/f{n}"
         done(path, make(path))
+    # Directories that are given away, and get their bits by a list, as cp -a does that. They keep what no list says.
+    ranks = b"".join(tag + b"\xff\xff\xff\xff" for tag in (b"\x01\0\x07\0", b"\x04\0\x05\0", b"\x20\0\x05\0"))
+    for n, bits in enumerate((0o755, 0o2755, 0o4711, 0o1777, 0o6750)):
+        path = f"{top}/given{n}"
+        os.mkdir(path)
+        os.chmod(path, bits)
+        for step in range(2):
+            if os.geteuid() == 0:
+                os.chown(path, 12 + step, 34 + step)
+            os.setxattr(path, "system.posix_acl_access", b"\x02\0\0\0" + ranks)
+            os.mkdir(f"{path}/below{step}")
+            st = os.stat(path)
+            assert st.st_mode & 0o7777 == bits & 0o7000 | 0o755, oct(st.st_mode)
+            assert os.geteuid() != 0 or (st.st_uid, st.st_gid) == (12 + step, 34 + step)
+            # A group that its parent gives.
+            below = os.stat(f"{path}/below{step}")
+            assert below.st_gid == (st.st_gid if bits & 0o2000 else os.getegid()), (oct(bits), below.st_gid)
+        said.append(f"{path} {fields(os.stat(path))}")
 
 with open(out, "w") as to:
     to.write("\n".join(said) + "\n")
