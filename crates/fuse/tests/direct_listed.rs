@@ -181,6 +181,116 @@ fn small_files_are_told_with_their_names() {
     m.unmount();
 }
 
+/// Several directories that are asked for at once are what each is by itself; what is none of them, or is not there, is an error of its own.
+#[test]
+fn several_are_found_at_once() {
+    if !can_mount("several_are_found_at_once") {
+        return;
+    }
+    let mut m = TestMount::new(FsType::Fuseblk);
+    let session = session(&m);
+    let top = session.root().unwrap().make_dir("top", 0o755).unwrap();
+    let dirs: Vec<String> = (0..9).map(|n| format!("d{n}")).collect();
+    for (n, name) in dirs.iter().enumerate() {
+        let dir = top.make_dir(name, 0o755).unwrap();
+        for n in 0..n {
+            new_file(&dir, &format!("f{n}")).append(b"some").unwrap();
+        }
+    }
+    new_file(&top, "file").append(b"some").unwrap();
+    let ask = |names: &[&str], tell| {
+        let names: Vec<&[u8]> = names.iter().map(|name| name.as_bytes()).collect();
+        top.open_dirs_listed(&names, tell)
+    };
+    let all: Vec<&str> = dirs.iter().map(String::as_str).collect();
+    for tell in [Tell::Little, Tell::Names, Tell::Heads] {
+        let found = ask(&all, tell);
+        assert_eq!(found.len(), all.len(), "there is room for all of them");
+        for (name, found) in dirs.iter().zip(found) {
+            let (dir, attr, listed) = found.unwrap();
+            assert_eq!(attr.ino, top.stat(name).unwrap().ino);
+            assert_eq!(listed.is_some(), tell != Tell::Little);
+            let expected = read(&dir);
+            for listed in listed {
+                assert_eq!(names(&listed), expected, "{name}");
+                let is_told = |one: &&Listed| one.content.as_deref() == Some(b"some");
+                let told = listed.iter().filter(is_told).count();
+                assert_eq!(
+                    told,
+                    if tell == Tell::Heads {
+                        expected.len()
+                    } else {
+                        0
+                    }
+                );
+            }
+        }
+    }
+    // The first one's error is told; others that are not there are not asked for, nor what comes behind them.
+    assert_eq!(
+        errno(ask(&["none", "d0"], Tell::Names).remove(0)),
+        libc::ENOENT
+    );
+    let found = ask(&["d1", "none", "d2"], Tell::Names);
+    assert!(found.len() == 1 && found[0].is_ok());
+    drop(found);
+    let mut found = ask(&["d1", "file", "d2"], Tell::Heads);
+    assert!(found.len() == 3 && found[2].is_ok() && found[0].is_ok());
+    assert_eq!(errno(found.remove(1)), libc::ENOTDIR);
+    drop(found);
+    // What the kernel has by now is opened by itself.
+    assert_eq!(fs::read_dir(m.path("top")).unwrap().count(), 10);
+    assert!(!top.is_direct());
+    let found = ask(&["d1", "d2"], Tell::Heads);
+    assert!(found.len() == 1 && !found[0].as_ref().unwrap().0.is_direct());
+    drop((found, top, session));
+    m.unmount();
+}
+
+/// Threads ask for much at once and post besides; the ring has no room for all of it.
+#[test]
+fn who_asks_for_much_waits_for_nobody_who_waits_for_him() {
+    if !can_mount("who_asks_for_much_waits_for_nobody_who_waits_for_him") {
+        return;
+    }
+    let mut m = TestMount::new(FsType::Fuseblk);
+    let session = session(&m);
+    let top = session.root().unwrap().make_dir("top", 0o755).unwrap();
+    for thread in 0..6 {
+        for n in 0..8 {
+            let dir = top.make_dir(format!("t{thread}d{n}"), 0o755).unwrap();
+            for n in 0..6 {
+                new_file(&dir, &format!("f{n}"))
+                    .append(&[n; SMALL])
+                    .unwrap();
+            }
+        }
+    }
+    std::thread::scope(|scope| {
+        for thread in 0..6 {
+            let top = &top;
+            scope.spawn(move || {
+                let names: Vec<String> = (0..8).map(|n| format!("t{thread}d{n}")).collect();
+                let all: Vec<&[u8]> = names.iter().map(String::as_bytes).collect();
+                let own = top.make_dir(format!("own{thread}"), 0o755).unwrap();
+                for round in 0..100 {
+                    let found = top.open_dirs_listed(&all, Tell::Heads);
+                    assert!(!found.is_empty());
+                    for found in found {
+                        let (_, _, listed) = found.unwrap();
+                        let told = listed.into_iter().flatten().filter_map(|one| one.content);
+                        told.for_each(|content| assert_eq!(content, [content[0]; SMALL]));
+                    }
+                    let file = new_file(&own, &format!("f{round}"));
+                    file.append(&[7; 64 << 10]).unwrap();
+                }
+            });
+        }
+    });
+    drop((top, session));
+    m.unmount();
+}
+
 /// A thread opens and lists a directory, while another one makes names there by an object that comes and goes.
 #[test]
 fn nothing_is_missed_that_is_made_meanwhile() {

@@ -1,8 +1,8 @@
 //! What is known of a directory's files once they were listed.
 use crate::changes::Seen;
-use crate::heads::{Files, ListedFile, Reading};
+use crate::heads::{Files, Key, ListedFile, Reading};
 use ccfs_client::direct::Listed;
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;
 
 /// Files of a directory whose attributes are kept at most.
@@ -13,7 +13,8 @@ pub struct Attrs {
     /// What had changed then.
     pub seen: Seen,
     pub all: Files,
-    pub dirs: HashSet<Box<[u8]>>,
+    /// Directories in it.
+    pub dirs: HashMap<Box<[u8]>, Key>,
     /// Of all listings.
     pub number: u64,
     /// It was listed for them.
@@ -29,14 +30,19 @@ impl Attrs {
             let file = ListedFile::new(one.attr?, nth);
             Some((one.entry.name.as_bytes().into(), file))
         });
-        let is_dir = |one: &&Listed| {
+        let is_dir = |one: &Listed| {
             one.entry.kind == libc::DT_DIR && one.entry.name != "." && one.entry.name != ".."
         };
-        let dirs = names.iter().filter(is_dir);
+        let dirs = (0..).zip(names).filter(|(_, one)| is_dir(one));
+        let dirs = dirs.map(|(nth, one)| Key {
+            name: one.entry.name.as_bytes().into(),
+            number: one.entry.ino,
+            nth,
+        });
         Attrs {
             seen,
             all: with_attr.collect(),
-            dirs: dirs.map(|one| one.entry.name.as_bytes().into()).collect(),
+            dirs: dirs.map(|key| (key.name.clone(), key)).collect(),
             number: 0,
             asked,
             reading: Reading::default(),

@@ -9,7 +9,7 @@ use std::cmp::Ordering;
 use std::collections::{HashMap, VecDeque};
 
 /// Bytes of files that are kept at most.
-const KEPT: usize = 1 << 20;
+const KEPT: usize = 4 << 20;
 /// Files that are looked at for one that was not asked for.
 const LOOKS: usize = 256;
 /// What one takes besides its content, about.
@@ -49,7 +49,7 @@ impl ListedFile {
 
 /// In what order programs read files: they go by name, by inode number, or as they are listed.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
-enum Order {
+pub enum Order {
     #[default]
     Listed,
     Number,
@@ -57,14 +57,22 @@ enum Order {
 }
 
 /// What an order goes by.
-struct Key {
-    name: Box<[u8]>,
-    number: u64,
-    nth: u32,
+#[derive(Clone)]
+pub struct Key {
+    pub name: Box<[u8]>,
+    pub number: u64,
+    pub nth: u32,
 }
 
 impl Order {
-    fn of(self, a: &Key, b: &Key) -> Ordering {
+    /// One in which this comes next after the last one.
+    pub fn next(self, last: &Key, now: &Key) -> Order {
+        let fits = |order: &Order| order.of(last, now) == Ordering::Less;
+        let orders = [self, Order::Name, Order::Number, Order::Listed];
+        orders.into_iter().find(fits).unwrap_or(self)
+    }
+
+    pub fn of(self, a: &Key, b: &Key) -> Ordering {
         match self {
             Order::Listed => a.nth.cmp(&b.nth),
             Order::Number => (a.number, a.nth).cmp(&(b.number, b.nth)),
@@ -231,10 +239,7 @@ impl Heads {
             return;
         };
         if let Some(last) = &reading.last {
-            let fits = |order: Order| order.of(last, &now) == Ordering::Less;
-            let orders = [self.order, Order::Name, Order::Number, Order::Listed];
-            let fitting = orders.into_iter().find(|order| fits(*order));
-            self.order = fitting.unwrap_or(self.order);
+            self.order = self.order.next(last, &now);
         }
         reading.last = Some(now);
     }

@@ -4,6 +4,7 @@
 //! held directory on, the *top* of its tree. A top is known by the directory that it is in, which the kernel knows, and its name there; which
 //! directory a path leads to before it, the kernel is asked each time.
 mod links;
+mod siblings;
 
 use crate::answer::{Answer, Stop};
 use crate::asking::{Asking, Finding};
@@ -19,6 +20,7 @@ use crate::writers::{self, Writers};
 use ccfs_client::direct::layout::{SetAttr, set};
 use ccfs_client::direct::{Attr, Dir, Head, Listed, Session, Tell, Used};
 use rustix::fs::{Mode, OFlags, fstat, openat};
+use siblings::Siblings;
 use std::collections::{HashMap, VecDeque};
 use std::ffi::OsStr;
 use std::os::fd::AsRawFd;
@@ -48,6 +50,10 @@ struct Node {
     listings: u32,
     /// It was listed when it was found, and nobody has used that yet.
     told: bool,
+    /// It was found in advance, and nobody has come to it yet.
+    ahead: bool,
+    /// Its names, as they were told when it was found, until it is read. They go with what was listed.
+    names: Option<Arc<Vec<Listed>>>,
 }
 
 /// Names of all directories whose files' attributes are kept, about.
@@ -90,6 +96,7 @@ pub struct Tree {
     asking: Asking,
     finding: Finding,
     finding_tops: Finding,
+    siblings: Siblings,
     changes: Arc<Changes>,
     writers: Arc<Writers>,
     pub heads: Heads,
@@ -241,6 +248,9 @@ impl Tree {
         if node.dir.is_direct() {
             self.next += 1;
             node.used = self.next;
+            if std::mem::take(&mut node.ahead) {
+                self.siblings.note_used();
+            }
             return Some(());
         }
         self.forget(id);
@@ -259,18 +269,41 @@ impl Tree {
         if let Some(id) = self.known_below(id, name) {
             return Ok(id);
         }
-        let node = self.nodes.get(&id).ok_or(Stop::Kernel)?;
         let (seen, quiet) = (self.changes.now(), self.writers.are_none());
         let tell = self.to_tell(self.finding.is_due(), quiet);
-        match node.dir.open_dir_listed(OsStr::from_bytes(name), tell) {
-            Ok((dir, attr, names)) if dir.is_direct() => {
-                let below = self.add_below(id, name, dir, &attr).ok_or(Stop::Kernel)?;
-                self.note_told(below, (tell, names), quiet.then_some(seen));
-                Ok(below)
+        let beside = match tell {
+            Tell::Little => Vec::new(),
+            Tell::Names | Tell::Heads => self.beside(id, name),
+        };
+        let names: Vec<&[u8]> = [name]
+            .into_iter()
+            .chain(beside.iter().map(|n| &**n))
+            .collect();
+        let node = self.nodes.get(&id).ok_or(Stop::Kernel)?;
+        let all = node.dir.open_dirs_listed(&names, tell);
+        let mut wanted = Err(Stop::Kernel);
+        for (nth, (name, found)) in names.iter().zip(all).enumerate() {
+            let added = match found {
+                Ok((dir, attr, listed)) if dir.is_direct() => {
+                    let below = self.add_below(id, name, dir, &attr);
+                    if let Some(below) = below {
+                        self.note_told(below, (tell, listed), quiet.then_some(seen));
+                    }
+                    below.ok_or(Stop::Kernel)
+                }
+                Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Err(Stop::Errno(libc::ENOENT)),
+                _ => Err(Stop::Kernel),
+            };
+            if nth == 0 {
+                wanted = added;
+            } else if let Ok(below) = added
+                && let Some(node) = self.nodes.get_mut(&below)
+            {
+                node.ahead = true;
+                self.siblings.note_found();
             }
-            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Err(Stop::Errno(libc::ENOENT)),
-            _ => Err(Stop::Kernel),
         }
+        wanted
     }
 
     /// The same, if it is known already.
@@ -410,7 +443,7 @@ impl Tree {
     /// A name of a directory was listed as one of a directory.
     pub fn is_listed_dir(&self, id: Id, name: &[u8]) -> bool {
         let listed = self.nodes.get(&id).and_then(|node| node.listed.as_ref());
-        listed.is_some_and(|listed| listed.dirs.contains(name))
+        listed.is_some_and(|listed| listed.dirs.contains_key(name))
     }
 
     /// A directory that was just found was listed by that: what is in it, and what had changed by then, if attributes are to be kept.
@@ -432,6 +465,7 @@ impl Tree {
         if let Some(node) = self.nodes.get_mut(&id) {
             node.told = true;
         }
+        let mut is_kept = false;
         if let Some(seen) = seen {
             let mut attrs = Attrs::of(&names, seen, false);
             for one in &mut names {
@@ -441,9 +475,13 @@ impl Tree {
                     self.heads.put(id, name, Head { attr, content }, seen);
                 }
             }
-            self.note_listed(id, 0, attrs);
+            is_kept = self.note_listed(id, 0, attrs);
         }
-        self.keep_names(id, 0, Arc::new(names));
+        let names = Arc::new(names);
+        match self.nodes.get_mut(&id) {
+            Some(node) if is_kept => node.names = Some(names),
+            _ => self.keep_names(id, 0, names),
+        }
     }
 
     /// What was told of it is of use.
@@ -473,6 +511,9 @@ impl Tree {
 
     /// All names of a directory that is held, if they are known.
     pub fn kept_names(&mut self, id: Id) -> Option<Arc<Vec<Listed>>> {
+        if let Some(told) = self.nodes.get_mut(&id)?.names.take() {
+            self.keep_names(id, 0, told);
+        }
         let (of, changes, names) = self.last.clone()?;
         let is_so = of == id && self.changes(id) == Some(changes);
         if is_so {
@@ -481,13 +522,14 @@ impl Tree {
         is_so.then_some(names)
     }
 
-    /// Attributes of a directory's files were listed, when it had seen so many changes.
-    pub fn note_listed(&mut self, id: Id, changes: u64, mut attrs: Attrs) {
+    /// Attributes of a directory's files were listed, when it had seen so many changes. False: they are not so any more.
+    pub fn note_listed(&mut self, id: Id, changes: u64, mut attrs: Attrs) -> bool {
         let names = attrs.all.len() + attrs.dirs.len() + 1;
         self.listings += 1;
         attrs.number = self.listings;
         match self.nodes.get_mut(&id) {
             Some(node) if node.changing == 0 && node.changes == changes => {
+                node.names = None;
                 if attrs.asked {
                     self.asking.note_listed();
                 }
@@ -495,7 +537,7 @@ impl Tree {
                 node.asked = 0;
                 node.listings += 1;
             }
-            _ => return,
+            _ => return false,
         }
         // One that is replaced counts until its turn has come.
         self.listed.push_back((id, self.listings, names));
@@ -507,9 +549,10 @@ impl Tree {
             let node = self.nodes.get_mut(&id);
             let its = node.filter(|n| n.listed.as_ref().is_some_and(|l| l.number == number));
             if let Some(node) = its {
-                node.listed = None;
+                (node.listed, node.names) = (None, None);
             }
         }
+        true
     }
 
     /// Those of one file, if nothing has changed since.
@@ -583,6 +626,8 @@ impl Tree {
             asked: 0,
             listings: 0,
             told: false,
+            ahead: false,
+            names: None,
         };
         self.nodes.insert(id, node);
         self.places.insert(place, id);

@@ -33,6 +33,9 @@ pub(super) const RACES_MAX: usize = 100;
 #[derive(Clone)]
 pub struct Dir(pub(super) Arc<Node>);
 
+/// A directory, its attributes, and all that is in it if that was told.
+pub type Found = (Dir, Attr, Option<Vec<Listed>>);
+
 /// A file that was opened, and what is known of it by that.
 pub struct Opened {
     /// The file.
@@ -425,19 +428,11 @@ impl Dir {
     }
 
     /// The same, with all that is in it ("." and ".." as well), if that is to be told and is. Errors: as `open_dir`.
-    pub fn open_dir_listed(
-        &self,
-        name: impl AsRef<Path>,
-        tell: Tell,
-    ) -> io::Result<(Dir, Attr, Option<Vec<Listed>>)> {
+    pub fn open_dir_listed(&self, name: impl AsRef<Path>, tell: Tell) -> io::Result<Found> {
         self.open_dir_named(checked(name.as_ref())?, tell)
     }
 
-    fn open_dir_named(
-        &self,
-        name: &[u8],
-        tell: Tell,
-    ) -> io::Result<(Dir, Attr, Option<Vec<Listed>>)> {
+    fn open_dir_named(&self, name: &[u8], tell: Tell) -> io::Result<Found> {
         let session = &self.0.session;
         let mut way = self.0.lock();
         let before = session.names_changed();

@@ -1,14 +1,16 @@
 //! What is in a directory.
-use super::dir::Dir;
+use super::attr::{attr_of, behind_attr};
+use super::dir::{Dir, Found, checked};
 use super::layout::{Attr, Entry, IN_ADVANCE, WITH_ATTR, op};
 use super::node::{Held, Way};
 use super::session::Did;
-use super::told::{DirEntry, LISTING, Listed, is_last, is_other, known_names, parse, whole};
+use super::told::{DirEntry, LISTING, Listed, Tell, is_last, is_other, known_names, parse, whole};
 use crate::sys::fail;
 use rustix::io::Errno;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
 
 impl Dir {
     /// All names but "." and "..", in no order. Errors: as getdents(2).
@@ -54,6 +56,79 @@ impl Dir {
             }
             Ok(out)
         })
+    }
+
+    /// Opens several directories in this one, each as [`Dir::open_dir_listed`] does: the first one, and the next ones as far as that takes no further wait. What
+    /// came of each; there is always a first one.
+    pub fn open_dirs_listed(&self, names: &[&[u8]], tell: Tell) -> Vec<io::Result<Found>> {
+        let first = || {
+            let name = names.first().copied().unwrap_or_default();
+            vec![self.open_dir_listed(OsStr::from_bytes(name), tell)]
+        };
+        let session = &self.0.session;
+        let mut way = self.0.lock();
+        let held = match self.0.check_held(&mut way).map(|()| &*way) {
+            Ok(Way::Held(dir)) if names.len() > 1 => dir,
+            _ => {
+                drop(way);
+                return first();
+            }
+        };
+        let lacks = |name: &[u8]| held.names.as_ref().is_some_and(|n| n.get(name).is_none());
+        let mut all = Vec::new();
+        for name in names.iter().copied() {
+            match (checked(Path::new(OsStr::from_bytes(name))), lacks(name)) {
+                (Ok(_), false) => {}
+                _ => break,
+            }
+            let Ok(handle) = session.new_handle() else {
+                break;
+            };
+            let entry = Entry {
+                op: op::LOOKUP,
+                h: held.handle,
+                h2: handle,
+                a: tell.most() as u64,
+                b: tell.flags().into(),
+                ..Entry::default()
+            };
+            all.push((entry, name));
+        }
+        let before = session.names_changed();
+        let room = size_of::<Attr>() + tell.room();
+        let answers = session.ask_all(&all, room).unwrap_or_default();
+        let unanswered = all[answers.len()..].iter();
+        unanswered.for_each(|(entry, _)| session.forget_handle(entry.h2));
+        // What is posted below may have to wait for room: by then none of the answers takes any.
+        let told = answers.into_iter().map(|answer| match answer? {
+            Did::Done((asked, bytes)) => Ok((behind_attr(&asked, bytes), attr_of((asked, bytes)))),
+            Did::Broken => fail(libc::ESTALE),
+        });
+        let told: Vec<_> = told.collect();
+        let handles = all.iter().map(|(entry, _)| entry.h2);
+        let found = handles.zip(told).map(|(handle, told)| match told {
+            Ok((text, attr)) if attr.mode & libc::S_IFMT == libc::S_IFDIR => {
+                let (dir, listed) = self.found_listed(handle, &attr, tell.names(&text), before);
+                Ok((dir, attr, listed))
+            }
+            Ok(_) => {
+                session.close(handle);
+                fail(libc::ENOTDIR)
+            }
+            Err(e) => {
+                session.forget_handle(handle);
+                Err(e)
+            }
+        });
+        let found: Vec<_> = found.collect();
+        let is_broken = |e: &io::Error| e.raw_os_error() == Some(libc::ESTALE);
+        match found.first() {
+            None => {}
+            Some(Err(e)) if is_broken(e) => {}
+            Some(_) => return found,
+        }
+        drop(way);
+        first()
     }
 
     /// All names from a position on, "." and ".." among them. `None`: the directory is not held, and nothing is listed. Errors: as getdents(2).

@@ -48,7 +48,7 @@ mod waits;
 
 use crate::abi;
 pub use descriptors::{keep_descriptors_from, set_descriptor_hook};
-pub use dir::{Dir, Opened};
+pub use dir::{Dir, Found, Opened};
 pub use file::File;
 pub use heads::Head;
 pub use layout::{Attr, SetAttr};

@@ -127,7 +127,7 @@ impl Ring {
 
     /// Publishes an entry that nobody waits for. Errors: the session has ended, or the daemon is gone.
     pub fn post(&self, entry: Entry, parts: &[&[u8]], alive: Alive<'_>) -> io::Result<Posted<'_>> {
-        Ok(match self.publish(entry, parts, 0, alive)? {
+        Ok(match self.publish(entry, parts, 0, Some(alive))? {
             None => Posted::NotAllowed,
             Some((_, Ok(born))) => Posted::Accepted(born),
             Some((position, Err(InDoubt))) => Posted::InDoubt(self.asked(position, parts)),
@@ -143,10 +143,23 @@ impl Ring {
         alive: Alive<'_>,
     ) -> io::Result<Asked<'_>> {
         entry.flags |= ASKED;
-        match self.publish(entry, parts, room, alive)? {
+        match self.publish(entry, parts, room, Some(alive))? {
             Some((position, _)) => Ok(self.asked(position, parts)),
             None => Err(io::ErrorKind::Other.into()),
         }
+    }
+
+    /// The same, if there is room for it now: who has asked for something already, and not looked at the reply, must not wait for room. Error: the
+    /// session has ended.
+    pub fn ask_at_once(
+        &self,
+        mut entry: Entry,
+        parts: &[&[u8]],
+        room: usize,
+    ) -> io::Result<Option<Asked<'_>>> {
+        entry.flags |= ASKED;
+        let published = self.publish(entry, parts, room, None)?;
+        Ok(published.map(|(position, _)| self.asked(position, parts)))
     }
 
     fn asked(&self, position: u64, parts: &[&[u8]]) -> Asked<'_> {
@@ -157,13 +170,14 @@ impl Ring {
         }
     }
 
-    /// Where the entry begins, and what is surely born by it, if it was accepted. `None`: it is not allowed to cost so much.
+    /// Where the entry begins, and what is surely born by it, if it was accepted. `None`: it is not allowed to cost so much, or there is no room now and
+    /// nobody waits for that.
     fn publish(
         &self,
         mut entry: Entry,
         parts: &[&[u8]],
         room: usize,
-        alive: Alive<'_>,
+        alive: Option<Alive<'_>>,
     ) -> io::Result<Option<(u64, Accepted)>> {
         let bytes: usize = parts.iter().map(|p| p.len()).sum();
         let len = (reply_at(bytes) + room).next_multiple_of(ALIGN);
@@ -185,9 +199,14 @@ impl Ring {
             if !self.may_post(price) {
                 return Ok(None);
             }
+            let was_full = state.full;
             if self.has_room(&mut state, len, price) {
                 break (self.place(&state, len), stopped);
             }
+            let Some(alive) = alive else {
+                state.full = was_full;
+                return Ok(None);
+            };
             let looks = state.blind == 0;
             state.blind = if looks { BLIND } else { state.blind - 1 };
             drop(state);

@@ -330,8 +330,49 @@ impl Session {
         }
         let begun = Instant::now();
         let (link, asked) = self.publish(entry, parts, room)?;
-        let (mut result, mut bytes) = asked.wait(&|| self.alive())?;
+        let answer = self.answer(link, asked, room);
         self.waits.note(begun.elapsed());
+        answer
+    }
+
+    /// Asks for several things of a name each before it waits for any of them: for as many as there is room for now, the first in any case. Each reply has
+    /// at most `room` bytes.
+    pub fn ask_all(
+        &self,
+        all: &[(Entry, &[u8])],
+        room: usize,
+    ) -> io::Result<Vec<io::Result<Did<(Asked<'_>, usize)>>>> {
+        let Some((&(entry, name), others)) = all.split_first() else {
+            return Ok(Vec::new());
+        };
+        if self.waits.are_long() || others.is_empty() {
+            return Ok(vec![self.ask(entry, &[name], room)]);
+        }
+        let begun = Instant::now();
+        let (link, first) = self.publish(entry, &[name], room)?;
+        let thread = self.thread(link)?;
+        let mut asked = vec![first];
+        for &(mut entry, name) in others {
+            entry.thread = thread;
+            match link.ring.ask_at_once(entry, &[name], room) {
+                Ok(Some(next)) => asked.push(next),
+                // The first one's answer tells why.
+                Ok(None) | Err(_) => break,
+            }
+        }
+        let mut answers = asked.into_iter().map(|one| self.answer(link, one, room));
+        let first = answers.next();
+        self.waits.note(begun.elapsed());
+        Ok(first.into_iter().chain(answers).collect())
+    }
+
+    fn answer<'r>(
+        &self,
+        link: &Link,
+        asked: Asked<'r>,
+        room: usize,
+    ) -> io::Result<Did<(Asked<'r>, usize)>> {
+        let (mut result, mut bytes) = asked.wait(&|| self.alive())?;
         if result == WOULD_WAIT {
             link.call(self.dir.as_fd(), asked.position, 0)?;
             (result, bytes) = asked.reply();

@@ -1,12 +1,12 @@
 //! What the kernel knows is taken from it: it is asked to forget it.
 use super::attr::{Known, attr_of, behind_attr};
-use super::dir::{Dir, RACES_MAX, checked};
+use super::dir::{Dir, Found, RACES_MAX, checked};
 use super::file::{File, FileWay};
 use super::layout::{Attr, BUSY, Entry, NO_HANDLE, UNUSED, op};
 use super::node::Way;
 use super::options::OpenOptions;
 use super::session::Did;
-use super::told::{Listed, Tell};
+use super::told::Tell;
 use crate::sys::fail;
 use std::io::{self, ErrorKind};
 use std::os::fd::AsFd;
@@ -90,16 +90,11 @@ impl Dir {
         name: impl AsRef<Path>,
         used: Used,
         tell: Tell,
-    ) -> io::Result<(Dir, Attr, Option<Vec<Listed>>)> {
+    ) -> io::Result<Found> {
         self.take_dir_named(checked(name.as_ref())?, used, tell)
     }
 
-    fn take_dir_named(
-        &self,
-        name: &[u8],
-        used: Used,
-        tell: Tell,
-    ) -> io::Result<(Dir, Attr, Option<Vec<Listed>>)> {
+    fn take_dir_named(&self, name: &[u8], used: Used, tell: Tell) -> io::Result<Found> {
         let how = match used {
             Used::Some => 0,
             Used::Much => BUSY,
