@@ -256,9 +256,12 @@ fn who_asks_for_much_waits_for_nobody_who_waits_for_him() {
     let mut m = TestMount::new(FsType::Fuseblk);
     let session = session(&m);
     let top = session.root().unwrap().make_dir("top", 0o755).unwrap();
-    for thread in 0..6 {
+    let all: Vec<Dir> = (0..6)
+        .map(|thread| top.make_dir(format!("t{thread}"), 0o755).unwrap())
+        .collect();
+    for parent in &all {
         for n in 0..8 {
-            let dir = top.make_dir(format!("t{thread}d{n}"), 0o755).unwrap();
+            let dir = parent.make_dir(format!("d{n}"), 0o755).unwrap();
             for n in 0..6 {
                 new_file(&dir, &format!("f{n}"))
                     .append(&[n; SMALL])
@@ -267,14 +270,13 @@ fn who_asks_for_much_waits_for_nobody_who_waits_for_him() {
         }
     }
     std::thread::scope(|scope| {
-        for thread in 0..6 {
-            let top = &top;
+        for parent in &all {
             scope.spawn(move || {
-                let names: Vec<String> = (0..8).map(|n| format!("t{thread}d{n}")).collect();
+                let names: Vec<String> = (0..8).map(|n| format!("d{n}")).collect();
                 let all: Vec<&[u8]> = names.iter().map(String::as_bytes).collect();
-                let own = top.make_dir(format!("own{thread}"), 0o755).unwrap();
+                let own = parent.make_dir("own", 0o755).unwrap();
                 for round in 0..100 {
-                    let found = top.open_dirs_listed(&all, Tell::Heads);
+                    let found = parent.open_dirs_listed(&all, Tell::Heads);
                     assert!(!found.is_empty());
                     for found in found {
                         let (_, _, listed) = found.unwrap();
@@ -287,7 +289,7 @@ fn who_asks_for_much_waits_for_nobody_who_waits_for_him() {
             });
         }
     });
-    drop((top, session));
+    drop((all, top, session));
     m.unmount();
 }
 
