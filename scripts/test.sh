@@ -42,15 +42,16 @@ built() {
 
 # lane LOG COMMAND...: runs the suites that stdin names (manifest, program), each with COMMAND, and shows one when it has ended.
 lane() {
-    local all=$1 manifest program log begun status=0
+    local all=$1 manifest program log begun used status=0
+    local TIMEFORMAT='%0R s; of processors %0U s, %0S s in the kernel'
     shift
     log=$(mktemp)
     while IFS=$'\t' read -r manifest program _; do
         [ -n "$manifest" ] || continue
         begun=$SECONDS
         echo "     Running $program" >"$log"
-        (cd "$(dirname "$manifest")" && exec "$@" "$program") </dev/null >>"$log" 2>&1 || status=1
-        [ $((SECONDS - begun)) -lt 20 ] || echo "     $((SECONDS - begun)) s" >>"$log"
+        used=$({ time (cd "$(dirname "$manifest")" && exec "$@" "$program") </dev/null >>"$log" 2>&1; } 2>&1) || status=1
+        [ $((SECONDS - begun)) -lt 20 ] || echo "     $used" >>"$log"
         {
             flock 9
             grep -vE '^(test .* \.\.\. ok|running [0-9]+ tests?)?$' "$log"

@@ -337,11 +337,7 @@ impl Session {
 
     /// Asks for several things of a name each before it waits for any of them: for as many as there is room for now, the first in any case. Each reply has
     /// at most `room` bytes.
-    pub fn ask_all(
-        &self,
-        all: &[(Entry, &[u8])],
-        room: usize,
-    ) -> io::Result<Vec<io::Result<Did<(Asked<'_>, usize)>>>> {
+    pub fn ask_all(&self, all: &[(Entry, &[u8])], room: usize) -> io::Result<Vec<Answer<'_>>> {
         let Some((&(entry, name), others)) = all.split_first() else {
             return Ok(Vec::new());
         };
@@ -366,12 +362,7 @@ impl Session {
         Ok(first.into_iter().chain(answers).collect())
     }
 
-    fn answer<'r>(
-        &self,
-        link: &Link,
-        asked: Asked<'r>,
-        room: usize,
-    ) -> io::Result<Did<(Asked<'r>, usize)>> {
+    fn answer<'r>(&self, link: &Link, asked: Asked<'r>, room: usize) -> Answer<'r> {
         let (mut result, mut bytes) = asked.wait(&|| self.alive())?;
         if result == WOULD_WAIT {
             link.call(self.dir.as_fd(), asked.position, 0)?;
@@ -508,6 +499,9 @@ impl<T> Did<T> {
         }
     }
 }
+
+/// The reply to an entry, and its bytes.
+pub type Answer<'r> = io::Result<Did<(Asked<'r>, usize)>>;
 
 fn did<T>(result: i32, value: T) -> io::Result<Did<T>> {
     match result {

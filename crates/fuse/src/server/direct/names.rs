@@ -25,6 +25,9 @@ enum Listing {
     InAdvance { with_attr: bool },
 }
 
+/// Files of which attributes are told, by their places among the names.
+type ListedFiles = Vec<(u32, Attr)>;
+
 impl Direct {
     /// A new file or directory in `dir`, with a handle.
     pub fn birth(
@@ -314,7 +317,7 @@ impl Direct {
         Ok(out)
     }
 
-    /// As many names as there is room for, bytes; and the files of which attributes are told, by their places among them.
+    /// As many names as there is room for, bytes.
     fn listing(
         &self,
         session: &Arc<Session>,
@@ -322,7 +325,7 @@ impl Direct {
         dir: Ino,
         room: usize,
         how: Listing,
-    ) -> Result<(Vec<u8>, Vec<(u32, Attr)>), Refused> {
+    ) -> Result<(Vec<u8>, ListedFiles), Refused> {
         let (Listing::Read { with_attr, .. } | Listing::InAdvance { with_attr }) = how;
         let attr_len = if with_attr { size_of::<Attr>() } else { 0 };
         let (mut out, mut places, mut nth) = (Vec::new(), Vec::new(), 0);
