@@ -50,7 +50,7 @@ lane() {
         [ -n "$manifest" ] || continue
         begun=$SECONDS
         echo "     Running $program" >"$log"
-        used=$({ time (cd "$(dirname "$manifest")" && exec "$@" "$program") </dev/null >>"$log" 2>&1; } 2>&1) || status=1
+        used=$({ time { (cd "$(dirname "$manifest")" && exec "$@" "$program") </dev/null >>"$log" 2>&1; }; } 2>&1) || status=1
         [ $((SECONDS - begun)) -lt 20 ] || echo "     $used" >>"$log"
         {
             flock 9

@@ -4,7 +4,7 @@ use crate::changes::Seen;
 use crate::heads::Kept;
 use crate::place::Id;
 use crate::state::State;
-use crate::table::Found;
+use crate::table::{Begin, Found};
 use ccfs_client::direct::{Dir, File};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -71,7 +71,7 @@ fn known(state: &State, id: Id, name: &[u8]) -> Result<Found, Option<Wanted>> {
     }
     Ok(Found {
         attr: kept.head.attr,
-        head: kept.head.content,
+        head: Begin::new(kept.head.content),
         seen,
     })
 }

@@ -30,7 +30,7 @@ impl Asking {
         self.listed = self.listed.saturating_add(1);
     }
 
-    /// Attributes that were listed so were asked for.
+    /// Attributes that were listed were asked for.
     pub fn note_used(&mut self) {
         self.used = self.used.saturating_add(1);
     }

@@ -122,7 +122,7 @@ impl On<'_> {
 
     fn read_at(&self, file: &File, out: &mut [u8], offset: u64) -> Result<usize, Stop> {
         if let Some(attr) = self.found() {
-            let head = self.open.found.as_ref().map_or(&[][..], |f| &f.head);
+            let head = self.open.found.as_ref().map_or(&[][..], |f| &*f.head);
             let rest = usize::try_from(offset).ok().and_then(|at| head.get(at..));
             let rest = rest.unwrap_or_default();
             let left = attr.size.saturating_sub(offset);

@@ -14,7 +14,7 @@ use crate::real;
 use crate::region::region;
 use crate::register::register;
 use crate::state::State;
-use crate::table::{Found, Opening, What};
+use crate::table::{Begin, Found, Opening, What};
 use crate::taking::{look, take_listed, take_where_looked, take_where_made};
 use crate::tree::Tree;
 use crate::writers;
@@ -153,6 +153,8 @@ const STRANGE: i32 = (libc::O_TMPFILE & !libc::O_DIRECTORY) | libc::O_DIRECT | l
 /// Bytes of a file that are read when it is opened; and of one in a tree that is read.
 const HEAD: usize = 16 << 10;
 const WHOLE: usize = 96 << 10;
+/// Bytes of open files that are kept so at most, before no more than `HEAD` is read of the next ones.
+const BEGINS_MAX: usize = 16 << 20;
 
 /// open(2).
 pub fn open(path: &Path<'_>, flags: i32, bits: u64) -> Answer {
@@ -267,16 +269,22 @@ fn open_file(
     let whole = state.tree().size_to_read(id, name);
     let room = match whole {
         _ if !quiet => 0,
-        Some(size) if size <= WHOLE as u64 => (size as usize).max(HEAD),
+        Some(size) if size <= WHOLE as u64 && Begin::all() < BEGINS_MAX => {
+            (size as usize).max(HEAD)
+        }
         _ => HEAD,
     };
     let making = state.table.writers.making(at);
     let open = || {
         let (opened, head) = state.with_buffer(room, |head| {
             let opened = dir.open_with(OsStr::from_bytes(name), how, head)?;
-            let head = head[..opened.read].to_vec();
+            let head = Begin::new(head[..opened.read].to_vec());
             Ok::<_, Stop>((opened, head))
         })?;
+        // Who reads many large files is better off with the kernel.
+        if let Some(region) = region().filter(|_| opened.read > HEAD) {
+            region.gain.note_read(opened.read);
+        }
         let writes = !opened.made && !only_reads;
         if writes {
             state.changes.note_written();

@@ -4,7 +4,8 @@ use crate::place::Id;
 use crate::region::region;
 use crate::writers::{Made, Writers, Writing};
 use ccfs_client::direct::{Attr, Dir, File, Listed};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed};
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// What open(2) has opened: all descriptors that were made from one have it together.
@@ -75,9 +76,40 @@ pub struct Listing {
 pub struct Found {
     pub attr: Attr,
     /// Its first bytes.
-    pub head: Vec<u8>,
+    pub head: Begin,
     /// What had changed then.
     pub seen: Seen,
+}
+
+/// First bytes of a file, as long as it is open.
+pub struct Begin(Vec<u8>);
+
+/// Bytes of all of them.
+static BEGINS: AtomicUsize = AtomicUsize::new(0);
+
+impl Begin {
+    pub fn new(bytes: Vec<u8>) -> Begin {
+        BEGINS.fetch_add(bytes.len(), Relaxed);
+        Begin(bytes)
+    }
+
+    /// So many bytes are kept of all files.
+    pub fn all() -> usize {
+        BEGINS.load(Relaxed)
+    }
+}
+
+impl Drop for Begin {
+    fn drop(&mut self) {
+        BEGINS.fetch_sub(self.0.len(), Relaxed);
+    }
+}
+
+impl Deref for Begin {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
 }
 
 impl Open {

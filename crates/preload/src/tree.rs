@@ -50,6 +50,8 @@ struct Node {
     listings: u32,
     /// It was listed when it was found, and nobody has used that yet.
     told: bool,
+    /// It was listed by itself, which was counted.
+    wanted: bool,
     /// It was found in advance, and nobody has come to it yet.
     ahead: bool,
     /// Its names, as they were told when it was found, until it is read. They go with what was listed.
@@ -296,11 +298,11 @@ impl Tree {
             };
             if nth == 0 {
                 wanted = added;
-            } else if let Ok(below) = added
-                && let Some(node) = self.nodes.get_mut(&below)
-            {
+                continue;
+            }
+            self.siblings.note_found();
+            if let Some(node) = added.ok().and_then(|below| self.nodes.get_mut(&below)) {
                 node.ahead = true;
-                self.siblings.note_found();
             }
         }
         wanted
@@ -342,7 +344,7 @@ impl Tree {
         Ok(top)
     }
 
-    /// What is to be told of the next directory that is found; nobody writes a file now, or somebody may.
+    /// What is to be told of the next directory that is found. `quiet`: no file is open for writing, so that content can be believed.
     fn to_tell(&self, is_due: bool, quiet: bool) -> Tell {
         match is_due {
             false => Tell::Little,
@@ -408,8 +410,10 @@ impl Tree {
 
     /// It is listed, and nothing was told of it when it was found.
     pub fn note_wanted(&mut self, id: Id) {
-        let is_first = |node: &Node| node.listings == 0 && !node.told;
-        if self.nodes.get(&id).is_some_and(is_first)
+        if let Some(node) = self.nodes.get_mut(&id)
+            && node.listings == 0
+            && !node.told
+            && !std::mem::replace(&mut node.wanted, true)
             && let Some(finding) = self.finding_of(id)
         {
             finding.note_used();
@@ -626,6 +630,7 @@ impl Tree {
             asked: 0,
             listings: 0,
             told: false,
+            wanted: false,
             ahead: false,
             names: None,
         };

@@ -1,8 +1,10 @@
 """Reads trees in several orders, while it changes some of what it is about to read."""
+import ctypes
 import hashlib
 import os
 import random
 import stat
+import subprocess
 import sys
 import threading
 import time
@@ -201,9 +203,71 @@ def threads(base, seconds):
     print("reads", reads[0] > 0, "wrong", wrong[:5])
 
 
+class Dirent(ctypes.Structure):
+    _fields_ = [("ino", ctypes.c_uint64), ("off", ctypes.c_int64), ("reclen", ctypes.c_uint16),
+                ("kind", ctypes.c_uint8), ("name", ctypes.c_char * 256)]
+
+
+def above(path):
+    """The inode number of ".." in a listing."""
+    libc = ctypes.CDLL(None)
+    libc.opendir.restype = ctypes.c_void_p
+    libc.readdir.restype = ctypes.POINTER(Dirent)
+    libc.readdir.argtypes = libc.closedir.argtypes = [ctypes.c_void_p]
+    dir = libc.opendir(path.encode())
+    assert dir, path
+    found = None
+    while entry := libc.readdir(dir):
+        if entry.contents.name == b"..":
+            found = entry.contents.ino
+    libc.closedir(dir)
+    return found
+
+
+def places(base):
+    for parent in [base, *(f"{base}/p{p}" for p in range(4))]:
+        os.mkdir(parent)
+    for d in range(60):
+        os.mkdir(f"{base}/p{d % 4}/d{d}")
+        put(f"{base}/p{d % 4}/d{d}/f", b"content")
+
+
+def moves(base, n):
+    """Directories that were found, and not read yet, get another place: what is above them is another one then."""
+    rng = random.Random(n)
+    parents = [f"{base}/p{p}" for p in range(4)]
+    where = {d: parents[d % 4] for d in range(60)}
+    # By another process, so that this one has to be told what is there.
+    subprocess.run([sys.executable, __file__, "places", base, "0"], check=True)
+    # Some are read, so that the next ones are found in advance.
+    others = []
+    for parent in parents:
+        names = sorted(os.listdir(parent))
+        for name in names[:4]:
+            read(f"{parent}/{name}/f")
+            os.listdir(f"{parent}/{name}")
+        others += [int(name[1:]) for name in names[4:]]
+    rng.shuffle(others)
+    # Each is listed once: the kernel does not notice that what is above a directory changes which it has listed.
+    for d in others:
+        if rng.randrange(3):
+            os.stat(f"{where[d]}/d{d}/f")
+        for _ in range(rng.randrange(1, 4)):
+            to = rng.choice(parents)
+            os.rename(f"{where[d]}/d{d}", f"{to}/d{d}")
+            where[d] = to
+        assert above(f"{to}/d{d}") == os.stat(to).st_ino, d
+        assert os.listdir(f"{to}/d{d}") == ["f"]
+    print("moved")
+
+
 what, base, n = sys.argv[1], sys.argv[2], int(sys.argv[3])
 if what == "make":
     make(base, n)
+elif what == "places":
+    places(base)
+elif what == "moves":
+    moves(base, n)
 elif what == "threads":
     threads(base, n)
 else:

@@ -102,7 +102,7 @@ pub mod op {
     /// up to `a` of the first bytes of a regular file that may be read.
     /// Of a directory that is held, with [`super::DIRECTORY`] in `b` and `a` not 0: up to so many bytes of what [`READDIR`] gives with attributes. With
     /// [`super::WITH_HEADS`] as well: how many bytes these are (8 bytes) comes first, and after them [`super::Content`] and all that is in it, padded to 8, of
-    /// small files among them, as [`HEADS`] has them, until the reply is full.
+    /// small files among them, as [`HEADS`] has them, of those for which there is room.
     /// It may be posted of a file that surely may be read: where `a` is not 0, who posts it has its content by [`HEADS`] and reads it now.
     /// With [`super::BY_CALL`] and no `h` the kernel is asked to forget that name of the directory that the call is made on, which is one of a regular
     /// file, or with [`super::DIRECTORY`] in `b` one of a directory.

@@ -330,13 +330,11 @@ impl Session {
         }
         let begun = Instant::now();
         let (link, asked) = self.publish(entry, parts, room)?;
-        let answer = self.answer(link, asked, room);
-        self.waits.note(begun.elapsed());
-        answer
+        self.answer_since(begun, link, asked, room)
     }
 
     /// Asks for several things of a name each before it waits for any of them: for as many as there is room for now, the first in any case. Each reply has
-    /// at most `room` bytes.
+    /// at most `room` bytes. Nobody waits for more than the first one: the others fail with EAGAIN where they would have to wait for the device.
     pub fn ask_all(&self, all: &[(Entry, &[u8])], room: usize) -> io::Result<Vec<Answer<'_>>> {
         let Some((&(entry, name), others)) = all.split_first() else {
             return Ok(Vec::new());
@@ -356,14 +354,26 @@ impl Session {
                 Ok(None) | Err(_) => break,
             }
         }
-        let mut answers = asked.into_iter().map(|one| self.answer(link, one, room));
-        let first = answers.next();
-        self.waits.note(begun.elapsed());
-        Ok(first.into_iter().chain(answers).collect())
+        let mut asked = asked.into_iter();
+        let first = asked.next();
+        let first = first.map(|one| self.answer_since(begun, link, one, room));
+        let others = asked.map(|one| match one.wait(&|| self.alive())? {
+            (WOULD_WAIT, _) => fail(libc::EAGAIN),
+            (result, bytes) => did(result, (one, bytes.min(room))),
+        });
+        Ok(first.into_iter().chain(others).collect())
     }
 
-    fn answer<'r>(&self, link: &Link, asked: Asked<'r>, room: usize) -> Answer<'r> {
+    /// The reply to what was asked for then; if it has to wait for the device, by a call.
+    fn answer_since<'r>(
+        &self,
+        begun: Instant,
+        link: &Link,
+        asked: Asked<'r>,
+        room: usize,
+    ) -> Answer<'r> {
         let (mut result, mut bytes) = asked.wait(&|| self.alive())?;
+        self.waits.note(begun.elapsed());
         if result == WOULD_WAIT {
             link.call(self.dir.as_fd(), asked.position, 0)?;
             (result, bytes) = asked.reply();

@@ -285,11 +285,13 @@ impl Home {
         Ok(())
     }
 
-    /// The directory's lock is free for as long as it was held, if somebody waits for it: a thread that was asleep would find it taken again,
-    /// each time. Whoever waits for what is applied comes first.
+    /// The directory's lock is free for as long as it may have been held, if somebody waits for it: a thread that was asleep would find it taken
+    /// again, each time. Whoever waits for what is applied comes first (a sync call where records are applied before their commit).
     fn let_users_in(&self, dir: Option<&Inode>) {
         let is_wanted = dir.is_some_and(Inode::is_wanted);
-        if is_wanted && !self.over_limit() && !self.pace().is_hurried() {
+        let is_waited_for =
+            self.manner.applies_first || self.over_limit() || self.pace().is_hurried();
+        if is_wanted && !is_waited_for {
             std::thread::sleep(ENTRIES_TIME);
         }
     }

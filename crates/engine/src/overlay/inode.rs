@@ -94,13 +94,16 @@ const LOCK_WAIT: Duration = Duration::from_millis(1);
 impl Inode {
     /// The state, to look at. Errors: `WouldBlock`, the lock's holder seems to wait for the device.
     pub fn read(&self, wait: Wait) -> Result<RwLockReadGuard<'_, State>> {
-        match wait {
-            Wait::Allowed => Ok(self.state.read()),
-            Wait::Never => {
-                let state = self.state.try_read_for(LOCK_WAIT);
-                state.ok_or(Error::WouldBlock)
-            }
+        if let Some(state) = self.state.try_read() {
+            return Ok(state);
         }
+        self.wanted.fetch_add(1, Ordering::Relaxed);
+        let state = match wait {
+            Wait::Allowed => Some(self.state.read()),
+            Wait::Never => self.state.try_read_for(LOCK_WAIT),
+        };
+        self.wanted.fetch_sub(1, Ordering::Relaxed);
+        state.ok_or(Error::WouldBlock)
     }
 
     /// The state, to change it. Errors: as for `read`.
@@ -117,7 +120,7 @@ impl Inode {
         state.ok_or(Error::WouldBlock)
     }
 
-    /// Somebody waits to change the state, or does not run yet since the lock is free.
+    /// Somebody waits for the state, or does not run yet since the lock is free.
     pub fn is_wanted(&self) -> bool {
         self.wanted.load(Ordering::Relaxed) > 0
     }

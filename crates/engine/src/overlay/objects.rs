@@ -175,7 +175,7 @@ pub struct Inode {
     /// there is not content. To the end of the page; 0 where there are none.
     pub void_from: AtomicU64,
     pub void_to: AtomicU64,
-    /// So many wait for the state, to change it.
+    /// So many wait for the state.
     pub(super) wanted: AtomicU32,
     pub state: RwLock<State>,
 }

@@ -126,7 +126,7 @@ impl Tree {
         if let Some(id) = moved {
             self.unlink(id);
             if let Some(node) = self.nodes.get_mut(&id) {
-                node.exact = false;
+                (node.exact, node.names) = (false, None);
                 node.up = Up::Held(to);
                 node.name = new_name.into();
             }

@@ -45,6 +45,19 @@ fn trees_that_change_while_they_are_read() {
 }
 
 #[test]
+fn what_is_above_a_directory_that_was_moved_is_another_one() {
+    let Some(v) = volume("moved-dirs", 128) else {
+        return;
+    };
+    let first = number("CCFS_TEST_SEED", 1);
+    for seed in first..first + 6 {
+        let base = v.path(&format!("base-{seed}"));
+        assert_eq!(program(&v, true, "moves", &base, seed).trim_end(), "moved");
+    }
+    v.finish();
+}
+
+#[test]
 fn threads_read_what_others_have_written() {
     let Some(v) = volume("reading-threads", 128) else {
         return;

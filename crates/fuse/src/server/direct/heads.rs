@@ -34,14 +34,15 @@ impl Direct {
         Ok(out)
     }
 
-    /// What is in small files that were listed, each behind its place in the listing, until `out` has so many bytes. Nothing waits for that.
+    /// What is in small files that were listed, each behind its place in the listing, as far as `out` has room for that, and as nothing has to wait for the
+    /// device: nobody has asked for any of them yet.
     pub fn contents(
         &self,
         session: &Arc<Session>,
-        volume: &Calls,
         files: &[(u32, Attr)],
         (out, most): (&mut Vec<u8>, usize),
     ) {
+        let volume = self.volume.non_blocking();
         let mut content = Vec::new();
         for (nth, attr) in files {
             let padded = (attr.size as usize).next_multiple_of(8);

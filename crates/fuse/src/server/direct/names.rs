@@ -6,8 +6,8 @@ use super::session::{Consumer, Executed, Opened, Read, Refused, Session};
 use crate::rights;
 use crate::wire::Errno;
 use ccfs_client::direct::layout::{
-    ASKED, Attr, DATA_MAX, DIRECTORY, HANDLES, IN_ADVANCE, NO_HANDLE, NO_REPLACE, Name, READING,
-    WITH_ATTR, WITH_HEADS, WRITING, op, reply_at,
+    ASKED, Attr, BY_CALL, DATA_MAX, DIRECTORY, HANDLES, IN_ADVANCE, NO_HANDLE, NO_REPLACE, Name,
+    READING, WITH_ATTR, WITH_HEADS, WRITING, op, reply_at,
 };
 use ccfs_engine::{Born, Calls, Ino, ListEntry, RenameFlags};
 use std::sync::Arc;
@@ -152,7 +152,9 @@ impl Direct {
                 newborn: false,
             };
             self.open(session, consumer, volume, found)?;
-            let is_listed = is_listed && read.entry.a != 0 && access == READING && attr.nlink != 0;
+            let is_waited_for = read.entry.flags & (ASKED | BY_CALL) != 0;
+            let is_listed = is_listed && is_waited_for && read.entry.a != 0;
+            let is_listed = is_listed && access == READING && attr.nlink != 0;
             // Only what is held is listed: others could change it.
             if is_listed && consumer.held(number).is_ok() {
                 let listed = self.listing_in_advance(session, read, volume, attr.ino);
@@ -313,7 +315,7 @@ impl Direct {
         let (names, files) = self.listing(session, volume, dir, most(room), how)?;
         out[..size_of::<u64>()].copy_from_slice((names.len() as u64).as_bytes());
         out.extend_from_slice(&names);
-        self.contents(session, volume, &files, (&mut out, size_of::<u64>() + room));
+        self.contents(session, &files, (&mut out, size_of::<u64>() + room));
         Ok(out)
     }
 
@@ -327,6 +329,8 @@ impl Direct {
         how: Listing,
     ) -> Result<(Vec<u8>, ListedFiles), Refused> {
         let (Listing::Read { with_attr, .. } | Listing::InAdvance { with_attr }) = how;
+        // Who may read a directory may see its names; what they lead to takes the right to search it.
+        let tells = with_attr && self.may(session, volume, dir, rights::SEARCH).is_ok();
         let attr_len = if with_attr { size_of::<Attr>() } else { 0 };
         let (mut out, mut places, mut nth) = (Vec::new(), Vec::new(), 0);
         let mut each = |one: ListEntry| {
@@ -345,7 +349,7 @@ impl Direct {
             out.extend_from_slice(&one.name);
             out.resize(out.len().next_multiple_of(8), 0);
             if with_attr {
-                if one.dtype != libc::DT_DIR {
+                if tells && one.dtype != libc::DT_DIR {
                     places.push((nth, out.len(), one.ino));
                 }
                 out.resize(out.len() + attr_len, 0);
