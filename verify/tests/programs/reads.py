@@ -240,24 +240,22 @@ def moves(base, n):
     # By another process, so that this one has to be told what is there.
     subprocess.run([sys.executable, __file__, "places", base, "0"], check=True)
     # Some are read, so that the next ones are found in advance.
-    others = []
     for parent in parents:
-        names = sorted(os.listdir(parent))
-        for name in names[:4]:
+        for name in sorted(os.listdir(parent))[:4]:
             read(f"{parent}/{name}/f")
             os.listdir(f"{parent}/{name}")
-        others += [int(name[1:]) for name in names[4:]]
-    rng.shuffle(others)
-    # Each is listed once: the kernel does not notice that what is above a directory changes which it has listed.
-    for d in others:
-        if rng.randrange(3):
-            os.stat(f"{where[d]}/d{d}/f")
-        for _ in range(rng.randrange(1, 4)):
-            to = rng.choice(parents)
-            os.rename(f"{where[d]}/d{d}", f"{to}/d{d}")
-            where[d] = to
-        assert above(f"{to}/d{d}") == os.stat(to).st_ino, d
-        assert os.listdir(f"{to}/d{d}") == ["f"]
+    for turn in range(300):
+        d, to = rng.randrange(60), rng.choice(parents)
+        old = where[d]
+        if rng.randrange(2):
+            os.stat(f"{old}/d{d}/f")
+        os.rename(f"{old}/d{d}", f"{to}/d{d}")
+        where[d] = to
+        if rng.randrange(3) == 0:
+            assert above(f"{to}/d{d}") == os.stat(to).st_ino, (turn, d)
+            assert os.listdir(f"{to}/d{d}") == ["f"]
+    for d, parent in where.items():
+        assert above(f"{parent}/d{d}") == os.stat(parent).st_ino, d
     print("moved")
 
 

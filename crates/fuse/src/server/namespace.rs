@@ -339,7 +339,22 @@ impl Server {
             .rename(&cx, from, name, to, new_name, flags)?;
         let names = [(from, name), (to, new_name)];
         self.notifier.renamed(&self.volume, before, cx.uid, names);
+        if from != to {
+            let exchanged = flags.exchange.then_some((from, name));
+            for (dir, name) in [(to, new_name)].into_iter().chain(exchanged) {
+                self.tell_moved(cx.uid, dir, name);
+            }
+        }
         Ok(())
+    }
+
+    /// A directory has come to another one: what the kernel has listed of it has the old "..", which it does not notice by its times.
+    fn tell_moved(&self, user: u32, dir: Ino, name: &[u8]) {
+        if let Ok(attr) = self.volume.lookup(dir, name)
+            && attr.is_dir()
+        {
+            self.notifier.moved(user, attr.ino);
+        }
     }
 
     pub(super) fn link(&self, request: &Request<'_>, reply: &mut Reply) -> Answer {

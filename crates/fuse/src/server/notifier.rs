@@ -213,6 +213,16 @@ impl Notifier {
         }
     }
 
+    /// The same of a directory that was moved. It is waited for as long as that takes where nothing is in the way; who has moved it holds locks of the kernel.
+    pub fn moved(&self, user: u32, dir: Ino) {
+        const PATIENCE: Duration = Duration::from_millis(100);
+        self.pages(user, dir);
+        let now = self.0.lanes.now();
+        self.0
+            .lanes
+            .wait(&[Key::Inode(dir)], now, PATIENCE, PATIENCE);
+    }
+
     /// A name was made that the kernel may believe not to be there, and its directory has changed. Waits until it is told, as `TELL_WAIT` says; where
     /// somebody holds the directory it may be told later.
     pub fn name_made(&self, user: u32, dir: Ino, name: &[u8]) {

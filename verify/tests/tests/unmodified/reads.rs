@@ -51,8 +51,11 @@ fn what_is_above_a_directory_that_was_moved_is_another_one() {
     };
     let first = number("CCFS_TEST_SEED", 1);
     for seed in first..first + 6 {
-        let base = v.path(&format!("base-{seed}"));
-        assert_eq!(program(&v, true, "moves", &base, seed).trim_end(), "moved");
+        for direct in [false, true] {
+            let base = v.path(&format!("base-{seed}-{direct}"));
+            let said = program(&v, direct, "moves", &base, seed);
+            assert_eq!(said.trim_end(), "moved");
+        }
     }
     v.finish();
 }
