@@ -339,7 +339,8 @@ impl Session {
         let Some((&(entry, name), others)) = all.split_first() else {
             return Ok(Vec::new());
         };
-        if self.waits.are_long() || others.is_empty() {
+        // One wait for all of them is less than a call for each, also where it is a long one.
+        if others.len() < SHARED && (others.is_empty() || self.waits.are_long()) {
             return Ok(vec![self.ask(entry, &[name], room)]);
         }
         let begun = Instant::now();
@@ -509,6 +510,9 @@ impl<T> Did<T> {
         }
     }
 }
+
+/// So many others share the wait for a long answer.
+const SHARED: usize = 3;
 
 /// The reply to an entry, and its bytes.
 pub type Answer<'r> = io::Result<Did<(Asked<'r>, usize)>>;
