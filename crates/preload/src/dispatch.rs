@@ -11,6 +11,9 @@ use crate::{
 };
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
+/// The resource of setrlimit(2): C libraries have it in different types.
+const FILE_SIZE: u64 = libc::RLIMIT_FSIZE as u64;
+
 /// A number that Linux gives to no call on x86-64 (x32's begin at 512): whoever makes it is told that its calls come here.
 pub const HERE: u64 = 511;
 
@@ -347,10 +350,8 @@ fn may_concern(region: &Region, kind: Kind, call: &Call) -> bool {
                 call.args[0] as i32,
                 libc::PR_SET_NO_NEW_PRIVS | libc::PR_SET_SECCOMP
             ),
-            libc::SYS_setrlimit => call.args[0] == u64::from(libc::RLIMIT_FSIZE),
-            libc::SYS_prlimit64 => {
-                call.args[1] == u64::from(libc::RLIMIT_FSIZE) && call.args[2] != 0
-            }
+            libc::SYS_setrlimit => call.args[0] == FILE_SIZE,
+            libc::SYS_prlimit64 => call.args[1] == FILE_SIZE && call.args[2] != 0,
             libc::SYS_chdir | libc::SYS_fchdir | libc::SYS_umask | libc::SYS_umount2 => {
                 !region.state.load(Relaxed).is_null()
             }
