@@ -4,7 +4,7 @@ use ccfs_client::direct::layout::{HEADS_MAX, SMALL, set};
 use ccfs_client::direct::{Dir, Head, OpenOptions, SetAttr};
 use ccfs_fuse::FsType;
 use ccfs_testkit::Rng;
-use common::direct::{errno, gives_up, new_file, session};
+use common::direct::{errno, gives_up, new_file, session, small_and_others};
 use common::{TestMount, can_mount};
 use std::ffi::OsStr;
 use std::fs;
@@ -52,14 +52,7 @@ fn small_files_are_told_and_opened() {
     let session = session(&m);
     let root = session.root().unwrap();
     let tree = root.make_dir("tree", 0o777).unwrap();
-    write(&tree, "a", b"content");
-    write(&tree, "empty", b"");
-    write(&tree, "most", &vec![7; SMALL]);
-    write(&tree, "large", &vec![7; SMALL + 1]);
-    write(&tree, "one", b"1");
-    tree.link("one", &tree, "two").unwrap();
-    tree.symlink("a", "link").unwrap();
-    tree.make_dir("sub", 0o777).unwrap();
+    small_and_others(&tree, write);
     let names = ["a", "empty", "most", "none", "large", "one", "link", "sub"];
     let all = heads(&tree, &names).unwrap();
     let sizes: Vec<_> = all

@@ -3,7 +3,9 @@ mod common;
 use ccfs_client::direct::layout::{SMALL, SetAttr, set};
 use ccfs_client::direct::{Dir, Listed, OpenOptions, Tell};
 use ccfs_fuse::FsType;
-use common::direct::{asked, errno, gives_up, new_file, once_unused, session};
+use common::direct::{
+    PATIENCE, asked, errno, gives_up, new_file, once_unused, session, small_and_others,
+};
 use common::{TestMount, can_mount};
 use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
@@ -20,9 +22,6 @@ const OLD: SetAttr = SetAttr {
     atime_ns: 0,
     mtime_ns: 0,
 };
-
-/// For how long a machine may be too busy.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Names, in order.
 fn names(all: &[Listed]) -> Vec<String> {
@@ -135,14 +134,7 @@ fn small_files_are_told_with_their_names() {
         file.set_attr(&OLD).unwrap();
     };
     let small = top.make_dir("small", 0o755).unwrap();
-    write(&small, "a", b"content");
-    write(&small, "empty", b"");
-    write(&small, "most", &vec![7; SMALL]);
-    write(&small, "large", &vec![7; SMALL + 1]);
-    write(&small, "one", b"1");
-    small.link("one", &small, "two").unwrap();
-    small.symlink("a", "link").unwrap();
-    small.make_dir("sub", 0o755).unwrap();
+    small_and_others(&small, write);
     let many = top.make_dir("many", 0o755).unwrap();
     for n in 0..40 {
         write(

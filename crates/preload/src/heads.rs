@@ -3,7 +3,7 @@
 //! What is known of a name is forgotten by [`crate::tree::Tree::change`], and believed as long as no file was written since it was asked for. A name that was listed
 //! is none of a file that was open for writing then, nor of one that was made later: so who has something open does not matter.
 use crate::changes::Seen;
-use ccfs_client::direct::layout::{DATA_MAX, HEADS_MAX, SMALL};
+use ccfs_client::direct::layout::{DATA_MAX, HEADS_MAX};
 use ccfs_client::direct::{Attr, Head};
 use std::cmp::Ordering;
 use std::collections::{HashMap, VecDeque};
@@ -42,8 +42,7 @@ impl ListedFile {
     }
 
     fn is_small(&self) -> bool {
-        let is_file = self.attr.mode & libc::S_IFMT == libc::S_IFREG;
-        is_file && self.attr.nlink == 1 && self.attr.size <= SMALL as u64
+        self.attr.nlink == 1 && self.attr.is_small_file()
     }
 }
 

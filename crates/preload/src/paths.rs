@@ -266,13 +266,13 @@ fn open_file(
     let seen = state.changes.now();
     let begun = state.table.writers.begun();
     let quiet = only_reads && !may_write_in(state, Some(at));
-    let whole = state.tree().size_to_read(id, name);
-    let room = match whole {
-        _ if !quiet => 0,
-        Some(size) if size <= WHOLE as u64 && Begin::all() < BEGINS_MAX => {
+    let whole = || state.tree().size_to_read(id, name);
+    let room = match quiet.then(whole) {
+        None => 0,
+        Some(Some(size)) if size <= WHOLE as u64 && Begin::all() < BEGINS_MAX => {
             (size as usize).max(HEAD)
         }
-        _ => HEAD,
+        Some(_) => HEAD,
     };
     let making = state.table.writers.making(at);
     let open = || {

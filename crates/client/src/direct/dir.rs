@@ -442,12 +442,7 @@ impl Dir {
                 Did::Done((asked, bytes, handle)) => {
                     let text = behind_attr(&asked, bytes);
                     let attr = attr_of((asked, bytes));
-                    if attr.mode & libc::S_IFMT != libc::S_IFDIR {
-                        session.close(handle);
-                        return fail(libc::ENOTDIR);
-                    }
-                    let (dir, listed) = self.found_listed(handle, &attr, tell.names(&text), before);
-                    return Ok((dir, attr, listed));
+                    return self.found_dir(handle, attr, tell.names(&text), before);
                 }
                 Did::Broken => self.0.make_real(&mut way)?,
             }
@@ -458,6 +453,22 @@ impl Dir {
             let attr = attr_of_stat(&rustix::fs::fstat(&fd)?);
             Ok((Dir(self.0.beside(Way::Mount(Kept::new(fd)))), attr, None))
         })
+    }
+
+    /// What a name has led to, if that is a directory, with all that is in it if that was told, after so many changes of names.
+    pub(super) fn found_dir(
+        &self,
+        handle: u32,
+        attr: Attr,
+        listed: Option<Vec<Listed>>,
+        changes: u64,
+    ) -> io::Result<Found> {
+        if attr.mode & libc::S_IFMT != libc::S_IFDIR {
+            self.0.session.close(handle);
+            return fail(libc::ENOTDIR);
+        }
+        let (dir, listed) = self.found_listed(handle, &attr, listed, changes);
+        Ok((dir, attr, listed))
     }
 
     /// A directory that was there, and what it was told to have in it after so many changes of names, if that is all, and still so.

@@ -320,6 +320,11 @@ impl Attr {
     pub fn allocated(&self) -> u64 {
         self.blocks.saturating_mul(512)
     }
+
+    /// A regular file that is told as a whole ([`op::HEADS`]).
+    pub fn is_small_file(&self) -> bool {
+        self.mode & libc::S_IFMT == libc::S_IFREG && self.size <= SMALL as u64
+    }
 }
 
 /// What is to be set of a file or directory, in this order: owner and group as by chown(2), then the mode as by chmod(2), then times as by utimensat(2).

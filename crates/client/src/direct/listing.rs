@@ -107,14 +107,7 @@ impl Dir {
         let told: Vec<_> = told.collect();
         let handles = all.iter().map(|(entry, _)| entry.h2);
         let found = handles.zip(told).map(|(handle, told)| match told {
-            Ok((text, attr)) if attr.mode & libc::S_IFMT == libc::S_IFDIR => {
-                let (dir, listed) = self.found_listed(handle, &attr, tell.names(&text), before);
-                Ok((dir, attr, listed))
-            }
-            Ok(_) => {
-                session.close(handle);
-                fail(libc::ENOTDIR)
-            }
+            Ok((text, attr)) => self.found_dir(handle, attr, tell.names(&text), before),
             Err(e) => {
                 session.forget_handle(handle);
                 Err(e)

@@ -13,13 +13,10 @@ pub struct Name {
     bytes: Arc<[u8]>,
 }
 
-/// A name to look for in a map.
-pub struct Sought<'a> {
-    hash: u64,
-    bytes: &'a [u8],
-}
+/// A name to look for in a map, hashed where there is anything in that.
+pub struct Sought<'a>(pub &'a [u8]);
 
-/// A map by name: `get(&Sought::from(name))`.
+/// A map by name: `get(&Sought(name))`.
 pub type NameMap<V> = HashMap<Name, V, BuildHasherDefault<NumberHasher>>;
 
 /// Names are chosen by anybody, so what they hash to must be known to nobody.
@@ -70,24 +67,15 @@ impl Hash for Name {
     }
 }
 
-impl<'a> From<&'a [u8]> for Sought<'a> {
-    fn from(bytes: &'a [u8]) -> Sought<'a> {
-        Sought {
-            hash: hash_of(bytes),
-            bytes,
-        }
-    }
-}
-
 impl Hash for Sought<'_> {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u64(self.hash);
+        state.write_u64(hash_of(self.0));
     }
 }
 
 impl Equivalent<Name> for Sought<'_> {
     fn equivalent(&self, name: &Name) -> bool {
-        self.hash == name.hash && *self.bytes == *name.bytes
+        *self.0 == *name.bytes
     }
 }
 
@@ -103,10 +91,10 @@ mod tests {
             assert_eq!(map.insert(Name::from(&name[..]), n as u32), None);
         }
         for (n, name) in names.iter().enumerate() {
-            let found = map.get_key_value(&Sought::from(&name[..])).unwrap();
+            let found = map.get_key_value(&Sought(name)).unwrap();
             assert_eq!((&found.0[..], *found.1), (&name[..], n as u32));
-            assert_eq!(map.remove(&Sought::from(&name[..])), Some(n as u32));
-            assert_eq!(map.get(&Sought::from(&name[..])), None);
+            assert_eq!(map.remove(&Sought(name)), Some(n as u32));
+            assert_eq!(map.get(&Sought(name)), None);
         }
         assert!(map.is_empty());
     }

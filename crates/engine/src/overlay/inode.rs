@@ -97,13 +97,10 @@ impl Inode {
         if let Some(state) = self.state.try_read() {
             return Ok(state);
         }
-        self.wanted.fetch_add(1, Ordering::Relaxed);
-        let state = match wait {
+        self.counted(|| match wait {
             Wait::Allowed => Some(self.state.read()),
             Wait::Never => self.state.try_read_for(LOCK_WAIT),
-        };
-        self.wanted.fetch_sub(1, Ordering::Relaxed);
-        state.ok_or(Error::WouldBlock)
+        })
     }
 
     /// The state, to change it. Errors: as for `read`.
@@ -111,11 +108,16 @@ impl Inode {
         if let Some(state) = self.state.try_write() {
             return Ok(state);
         }
-        self.wanted.fetch_add(1, Ordering::Relaxed);
-        let state = match wait {
+        self.counted(|| match wait {
             Wait::Allowed => Some(self.state.write()),
             Wait::Never => self.state.try_write_for(LOCK_WAIT),
-        };
+        })
+    }
+
+    /// Who waits so is seen by whoever has the lock.
+    fn counted<G>(&self, lock: impl FnOnce() -> Option<G>) -> Result<G> {
+        self.wanted.fetch_add(1, Ordering::Relaxed);
+        let state = lock();
         self.wanted.fetch_sub(1, Ordering::Relaxed);
         state.ok_or(Error::WouldBlock)
     }

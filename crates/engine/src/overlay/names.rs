@@ -39,12 +39,12 @@ impl<C> Default for Names<C> {
 
 impl<C: Change> Names<C> {
     pub fn get(&self, name: &[u8]) -> Option<&C> {
-        self.map.get(&Sought::from(name))
+        self.map.get(&Sought(name))
     }
 
     /// The name as it is kept, for others to share.
     pub fn known(&self, name: &[u8]) -> Option<&Name> {
-        let known = self.map.get_key_value(&Sought::from(name));
+        let known = self.map.get_key_value(&Sought(name));
         known.map(|(name, _)| name)
     }
 
@@ -90,7 +90,7 @@ impl<C: Change> Names<C> {
     }
 
     pub fn remove(&mut self, name: &[u8], cookie: impl FnOnce(&[u8]) -> u64) {
-        if let Some((name, before)) = self.map.remove_entry(&Sought::from(name)) {
+        if let Some((name, before)) = self.map.remove_entry(&Sought(name)) {
             self.note(name, before.exists(), false, cookie);
         }
     }

@@ -1,11 +1,13 @@
 //! Sessions of direct calls.
 use super::TestMount;
+use ccfs_client::direct::layout::SMALL;
 use ccfs_client::direct::{Dir, File, OpenOptions, Session};
 use ccfs_testkit::kernel::Version;
 use std::time::{Duration, Instant};
 use std::{fs, io};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+/// For how long a machine may be too busy.
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 pub fn session(m: &TestMount) -> Session {
     let session = Session::begin(fs::File::open(m.mnt()).unwrap()).unwrap();
@@ -20,6 +22,18 @@ pub fn root(m: &TestMount) -> Dir {
 
 pub fn new_file(dir: &Dir, name: &str) -> File {
     dir.open(name, OpenOptions::new_file()).unwrap()
+}
+
+/// Small files of all kinds in a new directory, and what is none: of these only "a", "empty" and "most" are told as a whole.
+pub fn small_and_others(dir: &Dir, write: impl Fn(&Dir, &str, &[u8])) {
+    write(dir, "a", b"content");
+    write(dir, "empty", b"");
+    write(dir, "most", &vec![7; SMALL]);
+    write(dir, "large", &vec![7; SMALL + 1]);
+    write(dir, "one", b"1");
+    dir.link("one", dir, "two").unwrap();
+    dir.symlink("a", "link").unwrap();
+    dir.make_dir("sub", 0o777).unwrap();
 }
 
 /// 0: there is none.

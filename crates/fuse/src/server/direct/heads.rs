@@ -46,8 +46,7 @@ impl Direct {
         let mut content = Vec::new();
         for (nth, attr) in files {
             let padded = (attr.size as usize).next_multiple_of(8);
-            let is_small = attr.mode & libc::S_IFMT == libc::S_IFREG && attr.size <= SMALL as u64;
-            if !is_small || out.len() + size_of::<Content>() + padded > most {
+            if !attr.is_small_file() || out.len() + size_of::<Content>() + padded > most {
                 continue;
             }
             let ino = attr.ino as Ino;
