@@ -40,13 +40,14 @@ built() {
         jq -r 'select(.executable and .profile.test) | [.manifest_path, .executable, .target.kind[0], .target.name] | @tsv'
 }
 
-# lane LOG COMMAND...: runs the suites that stdin names (manifest, program), each with COMMAND, and shows one when it has ended.
+# lane LOG COMMAND...: runs the suites that stdin names (manifest, program), each with COMMAND, and shows one when it has ended. Lanes can
+# share what they read.
 lane() {
     local all=$1 manifest program log begun used status=0
     local TIMEFORMAT='%0R s; of processors %0U s, %0S s in the kernel'
     shift
     log=$(mktemp)
-    while IFS=$'\t' read -r manifest program _; do
+    while { flock 9 && IFS=$'\t' read -r manifest program _; } 9<"$all"; do
         [ -n "$manifest" ] || continue
         begun=$SECONDS
         echo "     Running $program" >"$log"
@@ -62,16 +63,22 @@ lane() {
     return "$status"
 }
 
-# beside LOG NICENESS SUITES SUITES [SUITES]: runs lists of suites, the first niced, beside each other.
+# beside LOG FIRST SUITES [WAITING]: runs lists of suites beside each other: those of the first niced, and when they are done some of the
+# second, so that no processor rests.
 beside() {
-    local log=$1 niced waits status=0
-    lane "$log" nice -n "$2" <<<"$3" &
-    niced=$!
-    lane "$log" env <<<"${5:-}" &
+    local log=$1 second waits suites status=0
+    exec {suites}<<<"$3"
+    (
+        lane "$log" nice -n 15 <<<"$2" {suites}<&- || status=1
+        lane "$log" env <&"$suites" {suites}<&- || status=1
+        exit "$status"
+    ) &
+    second=$!
+    lane "$log" env <<<"${4:-}" {suites}<&- &
     waits=$!
     trap 'trap - INT TERM; kill 0' INT TERM
-    lane "$log" env <<<"$4" || status=1
-    wait "$niced" || status=1
+    lane "$log" env <&"$suites" {suites}<&- || status=1
+    wait "$second" || status=1
     wait "$waits" || status=1
     return "$status"
 }
@@ -82,7 +89,7 @@ counts() {
          END { printf "tests: %d passed, %d failed, %d ignored in %d suites\n", ok, bad, ignored, suites }' "$1"
 }
 
-# The short tests of `computing`, the unit tests of the program, and the rules of the house; two suites at a time.
+# The short tests of `computing`, the unit tests of the program, and the rules of the house.
 short_tests() {
     local programs=() file name suites log status=0
     for file in crates/{device,engine,ext4,image,log}/tests/*.rs; do
@@ -94,7 +101,7 @@ short_tests() {
         $3 == "test" ? $1 ~ "/crates/(device|engine|ext4|image|log)/" || $4 == "style" \
                      : $1 ~ computing || $1 ~ "/ccfs/Cargo.toml"') || return
     log=$(mktemp)
-    beside "$log" 0 "$(awk 'NR % 2' <<<"$suites")" "$(awk 'NR % 2 == 0' <<<"$suites")" || status=1
+    beside "$log" "" "$suites" || status=1
     counts "$log"
     rm -f "$log"
     return "$status"
@@ -104,7 +111,7 @@ short_tests() {
 run_suites() {
     local log status=0
     log=$(mktemp)
-    beside "$log" 15 "$(grep -E "$computing" <<<"$1")" "$(grep -vE "$computing|$waiting" <<<"$1")" "$(grep -E "$waiting" <<<"$1")" ||
+    beside "$log" "$(grep -E "$computing" <<<"$1")" "$(grep -vE "$computing|$waiting" <<<"$1")" "$(grep -E "$waiting" <<<"$1")" ||
         status=1
     counts "$log"
     rm -f "$log"
