@@ -1,7 +1,6 @@
 //! Memory that O_DIRECT accepts.
 #![allow(unsafe_code)]
 
-use crate::content::Content;
 use crate::pool;
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::{Deref, DerefMut};
@@ -83,11 +82,11 @@ impl AlignedBuf {
 
     /// A copy of `bytes`.
     pub fn from_bytes(bytes: &[u8]) -> Self {
-        AlignedBuf::around(bytes.len(), 0, bytes.into())
+        AlignedBuf::around(bytes.len(), 0, bytes)
     }
 
     /// `len` bytes, `bytes` from `at` on and zeros around them: each is written once. Panics where they do not fit in.
-    pub fn around(len: usize, at: usize, bytes: Content<'_>) -> Self {
+    pub fn around(len: usize, at: usize, bytes: &[u8]) -> Self {
         assert!(len > 0 && at + bytes.len() <= len);
         let ptr = if len == pool::BLOCK {
             pool::take()
@@ -107,14 +106,14 @@ impl AlignedBuf {
         AlignedBuf { ptr, len }
     }
 
-    /// Copies of all whole blocks of `len` bytes in `content`, where the next to read the copies will be the device: by then no cache would
+    /// Copies of all whole blocks of `len` bytes in `bytes`, where the next to read the copies will be the device: by then no cache would
     /// have them, and it costs less to pass the caches by.
-    pub fn blocks_unread(content: Content<'_>, len: usize) -> Vec<Self> {
-        let blocks = content.pieces(len);
+    pub fn blocks_unread(bytes: &[u8], len: usize) -> Vec<Self> {
+        let blocks = bytes.chunks_exact(len);
         if len != pool::BLOCK {
-            return blocks.map(|block| Self::around(len, 0, block)).collect();
+            return blocks.map(Self::from_bytes).collect();
         }
-        let copy = |block: Content<'_>| {
+        let copy = |block: &[u8]| {
             let ptr = pool::take();
             // SAFETY: both have this length, and the pool's blocks are aligned; this one is nobody else's.
             unsafe { copy_block_unread(block.as_ptr(), ptr.as_ptr()) };

@@ -27,7 +27,6 @@ use std::sync::Arc;
 
 mod backing;
 mod buffer;
-mod content;
 mod counters;
 mod file;
 mod flash;
@@ -41,7 +40,6 @@ mod uring;
 
 pub use backing::{Part, loop_file, stand_in};
 pub use buffer::{AlignedBuf, is_zero};
-pub use content::Content;
 pub use counters::{Counters, Counting};
 pub use file::{FileDevice, OpenError, OpenMode};
 pub use flash::{

@@ -25,7 +25,6 @@ pub use calls::mapped::Refusal;
 pub use calls::namespace::Born;
 pub use calls::path::PathSteps;
 pub use calls::promise::{Promise, drawn_by_this_thread, lacked_by_this_thread};
-pub use ccfs_device::Content;
 pub use ccfs_ext4::Error;
 pub use ccfs_ext4::acl;
 pub use ccfs_ext4::inode::{

@@ -149,19 +149,6 @@ impl Memory {
         unsafe { ptr::copy_nonoverlapping(self.at(at), out.as_mut_ptr(), out.len()) };
     }
 
-    /// Bytes of the ring, likewise, for who copies them later.
-    pub fn bytes(
-        &self,
-        position: u64,
-        within: usize,
-        len: usize,
-    ) -> &[std::sync::atomic::AtomicU8] {
-        point();
-        let at = self.range(position, within, len);
-        // SAFETY: `range` has checked the place; bytes have no alignment, and are shared as atomics only.
-        unsafe { std::slice::from_raw_parts(self.at(at).cast(), len) }
-    }
-
     /// Copies bytes into the ring, likewise.
     pub fn copy_in(&self, position: u64, within: usize, bytes: &[u8]) {
         point();

@@ -12,7 +12,7 @@ use crate::overlay::bugs;
 use crate::overlay::dependencies;
 use crate::overlay::mapped::writer_of_mapped;
 use crate::overlay::objects::{FileLayer, Inode, Over, Page, State};
-use ccfs_device::{AlignedBuf, Content};
+use ccfs_device::AlignedBuf;
 use ccfs_ext4::Error;
 use ccfs_ext4::inode::{FLAG_EXTENTS, FLAG_IMMUTABLE};
 use ccfs_image::Wait;
@@ -75,22 +75,10 @@ impl Calls {
         data: &[u8],
         flags: WriteFlags,
     ) -> Result<usize> {
-        self.write_content(cx, ino, offset, data.into(), flags)
-    }
-
-    /// The same, of bytes that another process may change meanwhile.
-    pub fn write_content(
-        &self,
-        cx: &Context,
-        ino: Ino,
-        offset: u64,
-        data: Content<'_>,
-        flags: WriteFlags,
-    ) -> Result<usize> {
         if data.is_empty() {
             return Ok(0);
         }
-        let data = data.part(0..data.len().min(self.limits().write_max));
+        let data = &data[..data.len().min(self.limits().write_max)];
         let done = self.write_once(cx, ino, offset, data, flags);
         if let Err(error) = &done
             && flags.writeback
@@ -106,7 +94,7 @@ impl Calls {
         cx: &Context,
         ino: Ino,
         offset: u64,
-        data: Content<'_>,
+        data: &[u8],
         flags: WriteFlags,
     ) -> Result<usize> {
         // The kernel may be giving up the very file whose pages it writes back, and would not answer before this write has ended.
@@ -120,19 +108,19 @@ impl Calls {
                     return Ok(data.len());
                 }
                 let offset = if flags.append { st.attr.size } else { offset };
-                let data = data.part(0..self.check_write(&st, offset, data.len())?);
-                let zeroed = match flags.writeback {
+                let data = &data[..self.check_write(&st, offset, data.len())?];
+                let content = match flags.writeback {
                     true => {
                         inode.stored_to.store(true, Ordering::Relaxed);
-                        inode.without_void(offset, data)
+                        inode.content_of(offset, data)
                     }
                     false => {
                         // Whoever writes waits for the call that set the size.
                         inode.has_no_void();
-                        None
+                        data.into()
                     }
                 };
-                let data = zeroed.as_deref().map_or(data, Content::from);
+                let data = &*content;
                 st.check_append(offset, data.len(), &flags)?;
                 self.check_lasting(cx, &st)?;
                 let plan = self.plan_write(&inode, &st, offset, data.len())?;
@@ -142,8 +130,7 @@ impl Calls {
                 } else if flags.whole || flags.writeback {
                     return errno(libc::ENOSPC);
                 } else {
-                    let len = self.shorten(&inode, &st, offset, data.len(), room.left)?;
-                    let data = data.part(0..len);
+                    let data = &data[..self.shorten(&inode, &st, offset, data.len(), room.left)?];
                     let plan = self.plan_write(&inode, &st, offset, data.len())?;
                     (data, plan)
                 };
@@ -271,7 +258,7 @@ impl Calls {
         st: &mut State,
         plan: Plan,
         offset: u64,
-        data: Content<'_>,
+        data: &[u8],
     ) {
         let bs = self.block_size() as u64;
         let layer = op.layer(inode, st);
@@ -281,15 +268,13 @@ impl Calls {
             op.assign_run(&layer, first, plan.run.end);
         }
         if let Some(cell) = plan.tail {
-            self.change_block(op, inode, st, &layer, cell, 0, Content::empty());
+            self.change_block(op, inode, st, &layer, cell, 0, &[]);
         }
         // A commit reads the pages of small transactions, for their checksums, and does well to find them in a cache.
         let unread = op.txn.dirty_bytes.load(Ordering::Relaxed) >= CACHED_MAX;
         let whole = (offset.next_multiple_of(bs) - offset) as usize;
-        let mut copies = match whole <= data.len() {
-            true if unread && is_new => {
-                AlignedBuf::blocks_unread(data.part(whole..data.len()), bs as usize)
-            }
+        let mut copies = match data.get(whole..) {
+            Some(whole) if unread && is_new => AlignedBuf::blocks_unread(whole, bs as usize),
             _ => Vec::new(),
         }
         .into_iter();
@@ -301,7 +286,7 @@ impl Calls {
             // The part of `data` that lands in this block.
             let lo = offset.clamp(block_start, block_start + bs);
             let hi = (offset + data.len() as u64).clamp(block_start, block_start + bs);
-            let bytes = data.part((lo - offset) as usize..(hi - offset) as usize);
+            let bytes = &data[(lo - offset) as usize..][..(hi - lo) as usize];
             let at = (lo - block_start) as usize;
             let hole = |(from, to): &(u64, u64)| (*from..*to).contains(&lblk);
             if plan.holes.iter().any(hole) && !planted::is(Bug::WrongVersion) {
@@ -330,12 +315,12 @@ impl Calls {
     }
 
     /// A block's new content: `bytes` at `at`, around them what was there, or zeros.
-    fn filled(&self, base: Option<AlignedBuf>, at: usize, bytes: Content<'_>) -> AlignedBuf {
+    fn filled(&self, base: Option<AlignedBuf>, at: usize, bytes: &[u8]) -> AlignedBuf {
         let bs = self.block_size() as usize;
         match base {
             None => AlignedBuf::around(bs, at, bytes),
             Some(mut buf) => {
-                bytes.copy_to(&mut buf[at..at + bytes.len()]);
+                buf[at..at + bytes.len()].copy_from_slice(bytes);
                 buf
             }
         }
@@ -351,7 +336,7 @@ impl Calls {
         layer: &Arc<FileLayer>,
         cell: Cell,
         at: usize,
-        bytes: Content<'_>,
+        bytes: &[u8],
     ) {
         let bs = self.block_size() as usize;
         let (mut start, mut end) = (at, at + bytes.len());
@@ -368,7 +353,7 @@ impl Calls {
                 if cell.zero.0 < cell.zero.1 {
                     buf[cell.zero.0..cell.zero.1].fill(0);
                 }
-                bytes.copy_to(&mut buf[at..at + bytes.len()]);
+                buf[at..at + bytes.len()].copy_from_slice(bytes);
                 page.start = page.start.min(start as u32);
                 page.end = page.end.max(end as u32);
                 op.avoided(bytes.len() as u64);

@@ -13,7 +13,7 @@ use crate::operation::refusal::Tried;
 use crate::operation::turn::Room;
 use crate::overlay::dependencies;
 use crate::overlay::objects::{Inode, State};
-use ccfs_device::{Content, is_zero};
+use ccfs_device::is_zero;
 use ccfs_ext4::Error;
 use ccfs_ext4::extent::LBLK_END;
 use ccfs_ext4::inode::{FLAG_APPEND, FLAG_EXTENTS};
@@ -108,7 +108,7 @@ impl Calls {
         }
         for cell in plan.cell {
             let layer = op.layer(inode, st);
-            self.change_block(op, inode, st, &layer, cell, 0, Content::empty());
+            self.change_block(op, inode, st, &layer, cell, 0, &[]);
         }
         st.attr.size = plan.size;
     }
@@ -258,7 +258,7 @@ impl Calls {
         op.set_writer(inode, st);
         let layer = op.layer(inode, st);
         if let Some(cell) = cell {
-            self.change_block(&op, inode, st, &layer, cell, 0, Content::empty());
+            self.change_block(&op, inode, st, &layer, cell, 0, &[]);
         }
         op.count_bytes(RUN_BYTES * fresh);
         for (a, b) in runs {
@@ -376,7 +376,7 @@ impl Calls {
         let layer = op.layer(inode, st);
         self.make_hole(&op, inode, st, from, to);
         for cell in cells {
-            self.change_block(&op, inode, st, &layer, cell, 0, Content::empty());
+            self.change_block(&op, inode, st, &layer, cell, 0, &[]);
         }
         if zero.is_some() {
             self.count_blocks(st, fresh);

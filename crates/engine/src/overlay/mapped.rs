@@ -4,7 +4,7 @@
 //! writes is known when the kernel writes it back. Noted is how far a file was read; files that are only written cost nothing.
 use crate::base::types::*;
 use crate::overlay::objects::{Inode, State};
-use ccfs_device::Content;
+use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -43,17 +43,16 @@ impl Inode {
         }
     }
 
-    /// What the kernel writes back at `offset`, with zeros for what is not content. `None`: all of it is.
-    pub(crate) fn without_void(&self, offset: u64, data: Content<'_>) -> Option<Vec<u8>> {
+    /// What the kernel writes back at `offset`, with zeros for what is not content.
+    pub(crate) fn content_of<'d>(&self, offset: u64, data: &'d [u8]) -> Cow<'d, [u8]> {
         let (void, end) = (self.void(), offset + data.len() as u64);
         let (from, to) = (void.start.max(offset), void.end.min(end));
         if from >= to {
-            return None;
+            return Cow::Borrowed(data);
         }
-        let mut zeroed = vec![0; data.len()];
-        data.copy_to(&mut zeroed);
-        zeroed[(from - offset) as usize..(to - offset) as usize].fill(0);
-        Some(zeroed)
+        let mut data = data.to_vec();
+        data[(from - offset) as usize..(to - offset) as usize].fill(0);
+        Cow::Owned(data)
     }
 }
 

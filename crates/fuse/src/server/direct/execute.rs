@@ -6,13 +6,12 @@ use crate::rights;
 use crate::server::serve::on_nobodys_behalf;
 use crate::wire::Errno;
 use ccfs_client::direct::layout::{
-    ASKED, Attr, BROKEN, BY_CALL, DONE, HEAD, IS_THERE, LIMIT_MAX, NOT_ALLOWED, READING, REPLY,
-    RESULT, RING_BYTES, SLEPT_ON, WOULD_WAIT, WRITING, cost, op, reply_at,
+    ASKED, Attr, BROKEN, BY_CALL, DONE, IS_THERE, LIMIT_MAX, NOT_ALLOWED, READING, REPLY, RESULT,
+    RING_BYTES, SLEPT_ON, WOULD_WAIT, WRITING, cost, op, reply_at,
 };
 use ccfs_client::direct::sync::wake;
 use ccfs_engine::{
-    Calls, Content, Context, Ino, Promise, SetAttr, SyncCall, Wait, WriteFlags,
-    drawn_by_this_thread,
+    Calls, Context, Ino, Promise, SetAttr, SyncCall, Wait, WriteFlags, drawn_by_this_thread,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -424,18 +423,16 @@ impl Direct {
         };
         let mut at = if append { 0 } else { size(entry.a)? };
         size(
-            at.checked_add(u64::from(entry.bytes))
+            at.checked_add(read.bytes.len() as u64)
                 .ok_or(Errno(libc::EFBIG))?,
         )?;
-        let bytes = entry.bytes as usize;
-        // Whatever its program makes of them meanwhile, it is its own file.
-        let mut rest = Content::from(session.memory.bytes(read.position, HEAD, bytes));
+        let mut rest = &read.bytes[..];
         while !rest.is_empty() {
-            let n = volume.write_content(&cx, ino, at, rest, flags)?;
+            let n = volume.write(&cx, ino, at, rest, flags)?;
             if n == 0 {
                 return Err(Refused::Errno(libc::EIO));
             }
-            rest = rest.part(n..rest.len());
+            rest = &rest[n..];
             at += n as u64;
         }
         Ok(Vec::new())

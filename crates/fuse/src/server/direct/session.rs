@@ -576,7 +576,7 @@ pub struct Opened {
 pub struct Read {
     pub entry: Entry,
     pub position: u64,
-    /// The bytes that follow its head; those of a write stay where they are.
+    /// The bytes that follow its head.
     pub bytes: Vec<u8>,
     /// Of one that was posted: what it says, as far as that is believed.
     pub says: Says,
@@ -673,9 +673,8 @@ pub fn read_at(memory: &Memory, position: u64, tail: u64, mut bytes: Vec<u8>) ->
     if !fits {
         return None;
     }
-    bytes.clear();
-    if !matches!(entry.op, op::PAD | op::WRITE | op::APPEND) {
-        bytes.resize(entry.bytes as usize, 0);
+    bytes.resize(entry.bytes as usize, 0);
+    if entry.op != op::PAD {
         memory.copy_out(position, HEAD, &mut bytes);
     }
     let known = entry.h < HANDLES || entry.h == NO_HANDLE;
