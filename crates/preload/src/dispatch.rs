@@ -67,6 +67,7 @@ const CALLS: &[(i64, Kind)] = &[
     (libc::SYS_fstatfs, Kind::On),
     (libc::SYS_syncfs, Kind::On),
     (libc::SYS_copy_file_range, Kind::Process),
+    (libc::SYS_sendfile, Kind::Process),
     // The kernel makes these, with descriptors of its own.
     (libc::SYS_getdents, Kind::Needs(&[0], Reason::Control)),
     (libc::SYS_fremovexattr, Kind::Needs(&[0], Reason::Control)),
@@ -77,7 +78,6 @@ const CALLS: &[(i64, Kind)] = &[
     (libc::SYS_futimesat, Kind::Needs(&[0], Reason::Control)),
     (libc::SYS_flock, Kind::Needs(&[0], Reason::Locked)),
     (libc::SYS_mmap, Kind::Map),
-    (libc::SYS_sendfile, Kind::Needs(&[0, 1], Reason::Control)),
     (libc::SYS_splice, Kind::Needs(&[0, 2], Reason::Control)),
     (libc::SYS_tee, Kind::Needs(&[0, 1], Reason::Control)),
     (libc::SYS_vmsplice, Kind::Needs(&[0], Reason::Control)),
@@ -340,6 +340,7 @@ fn may_concern(region: &Region, kind: Kind, call: &Call) -> bool {
             }
             libc::SYS_close_range => !region.state.load(Relaxed).is_null(),
             libc::SYS_copy_file_range => fd(0) || fd(2),
+            libc::SYS_sendfile => fd(0) || fd(1),
             libc::SYS_rt_sigaction => signals::is_new_handler(region, call.args[0], call.args[1]),
             libc::SYS_munmap
             | libc::SYS_rt_sigprocmask

@@ -22,6 +22,7 @@ mod by_path;
 mod call;
 mod changes;
 mod children;
+mod copying;
 mod count;
 mod descriptors;
 mod dispatch;

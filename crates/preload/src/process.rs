@@ -1,9 +1,9 @@
 //! Calls that are about the process itself, or about several descriptors.
 use crate::answer::{Answer, Stop};
-use crate::by_descriptor::stands_for;
 use crate::by_path;
 use crate::call::Call;
 use crate::children;
+use crate::copying;
 use crate::count::Reason;
 use crate::descriptors;
 use crate::real;
@@ -41,15 +41,11 @@ pub fn call(region: &Region, call: &Call) -> Answer {
         }
         libc::SYS_copy_file_range => {
             let _in = region.gate.enter();
-            let [_, from_at, _, to_at, len, flags] = call.args;
-            match (stands_for(a), stands_for(c)) {
-                (Ok(from), Ok(to)) if flags == 0 => from.copy_to(&to, from_at, to_at, len),
-                _ => {
-                    real::descriptor(a as i32, Reason::Control)?;
-                    real::descriptor(c as i32, Reason::Control)?;
-                    Err(Stop::Kernel)
-                }
-            }
+            copying::copy_range(call)
+        }
+        libc::SYS_sendfile => {
+            let _in = region.gate.enter();
+            copying::send(call)
         }
         libc::SYS_chdir | libc::SYS_fchdir => {
             let _in = region.gate.enter();

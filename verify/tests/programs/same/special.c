@@ -288,6 +288,61 @@ static void copies(void)
     T(read(ends[0], b, 30));
 }
 
+/* Of two files one is the kernel's: of another file system, or locked. */
+static void copies_by_the_kernel(void)
+{
+    int c = T(open(P("c"), O_RDWR | O_CREAT, 0644)), app = T(open(P("app"), O_WRONLY | O_CREAT | O_APPEND, 0644));
+    int r = T(open(P("c"), O_RDONLY)), mem = T(memfd_create("m", 0)), more = T(open(P("more"), O_RDWR | O_CREAT, 0644));
+    int known = with_bytes("known", 200000);
+    loff_t from, to;
+    off_t at = 0;
+    T(write(mem, big, 5000));
+    T(sendfile(c, mem, &at, 3000));
+    T(lseek(mem, 4000, SEEK_SET));
+    T(sendfile(c, mem, NULL, 3000));
+    T(lseek(c, 0, SEEK_CUR));
+    fcontent(c);
+    T(copy_file_range(mem, NULL, c, NULL, 100, 0));
+    T(copy_file_range(c, NULL, mem, NULL, 100, 0));
+    T(copy_file_range(mem, NULL, r, NULL, 100, 0));
+    T(copy_file_range(mem, NULL, app, NULL, 100, 0));
+    T(sendfile(app, mem, NULL, 100));
+    at = -1;
+    T(sendfile(c, mem, &at, 100));
+    at = 100000;
+    T(sendfile(c, mem, &at, 100));
+    T(at);
+    T(sendfile(c, c, NULL, 100));
+    T(flock(known, LOCK_EX));
+    T(lseek(known, 1000, SEEK_SET));
+    T(copy_file_range(known, NULL, more, NULL, 70000, 0));
+    T(lseek(known, 0, SEEK_CUR));
+    T(lseek(more, 0, SEEK_CUR));
+    T(sendfile(more, known, NULL, 200000));
+    T(lseek(known, 0, SEEK_CUR));
+    at = 150000;
+    T(sendfile(more, known, &at, 100000));
+    T(at);
+    T(lseek(known, 0, SEEK_CUR));
+    T(copy_file_range(known, NULL, more, NULL, 0, 0));
+    T(copy_file_range(known, NULL, more, NULL, 1 << 20, 0));
+    T(copy_file_range(known, NULL, more, NULL, 1 << 20, 0));
+    T(lseek(more, 0, SEEK_CUR));
+    fcontent(more);
+    T(lseek(more, 10, SEEK_SET));
+    T(copy_file_range(more, NULL, known, NULL, 5000, 0));
+    T(sendfile(known, more, NULL, 5000));
+    T(lseek(more, 0, SEEK_CUR));
+    T(lseek(known, 0, SEEK_CUR));
+    fcontent(known);
+    from = 7, to = 9;
+    T(copy_file_range(known, &from, more, &to, 30, 0));
+    printf("  %ld %ld\n", (long)from, (long)to);
+    fcontent(more);
+    T(close(known));
+    T(close(more));
+}
+
 static void allocations(void)
 {
     int fd = with_bytes("a", 20000), r = T(open(P("a"), O_RDONLY));
@@ -452,5 +507,5 @@ static void handles(void)
     T(syscall(SYS_kcmp, getpid(), getpid(), 0, fd, by) != 0);
 }
 
-const test_case special_cases[] = {{"maps", maps}, {"private_maps", private_maps}, {"locks", locks}, {"waits", waits}, {"copies", copies}, {"allocations", allocations},
+const test_case special_cases[] = {{"maps", maps}, {"private_maps", private_maps}, {"locks", locks}, {"waits", waits}, {"copies", copies}, {"copies_by_the_kernel", copies_by_the_kernel}, {"allocations", allocations},
     {"xattrs", xattrs}, {"flags", flags}, {"handles", handles}, {NULL, NULL}};
