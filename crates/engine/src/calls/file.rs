@@ -514,15 +514,32 @@ impl Calls {
                     unwritten: true, ..
                 } => part.fill(0),
                 Where::Block { pblk, .. } => {
-                    let single = within + part.len() <= bs as usize;
-                    if !single || !self.last_blocks().read(inode.ino, lblk, pblk, within, part) {
-                        self.read_blocks(pblk, within, part, st.attr.size <= SMALL_FILE)?;
+                    let is_small = st.attr.size <= SMALL_FILE;
+                    let here = self.read_recent(inode.ino, lblk, pblk, within, part);
+                    if here < part.len() {
+                        let (blocks, within) = self.split((within + here) as u64);
+                        self.read_blocks(pblk + blocks, within, &mut part[here..], is_small)?;
                     }
                 }
             }
             at = stop;
         }
         Ok(())
+    }
+
+    /// Fills the beginning of `out` with what is kept of the blocks from `lblk` on, which lie from `pblk` on. Gives how many bytes that was.
+    fn read_recent(&self, ino: Ino, lblk: u64, pblk: u64, within: usize, out: &mut [u8]) -> usize {
+        let mut done = 0;
+        while done < out.len() {
+            let (n, at) = self.split((within + done) as u64);
+            let end = (done + self.block_size() as usize - at).min(out.len());
+            let part = &mut out[done..end];
+            if !self.recent().read(ino, lblk + n, pblk + n, at, part) {
+                break;
+            }
+            done = end;
+        }
+        done
     }
 
     /// lseek(2) with SEEK_DATA and SEEK_HOLE. Errors: ENXIO past the end of file or without further data.

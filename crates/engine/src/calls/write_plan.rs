@@ -65,7 +65,7 @@ impl Calls {
             } => Ok(None),
             Where::Block { pblk, .. } => {
                 let mut buf = AlignedBuf::zeroed(self.block_size() as usize);
-                if !self.last_blocks().read(inode.ino, lblk, pblk, 0, &mut buf) {
+                if !self.recent().read(inode.ino, lblk, pblk, 0, &mut buf) {
                     self.read_blocks(pblk, 0, &mut buf, false)?;
                 }
                 Ok(Some(buf))

@@ -29,7 +29,7 @@ pub struct Options {
     pub group_of_directory: bool,
     /// statfs counts the blocks of the file system's own structures (ext4's minixdf).
     pub df_with_overhead: bool,
-    /// Clean metadata kept in memory, bytes; as much again for the last blocks of files that were written lately, and for what lies beside small
+    /// Clean metadata kept in memory, bytes; as much again for blocks of files that were written lately, and for what lies beside small
     /// files and directories that are read, or was written a moment ago.
     pub cache_bytes: usize,
     /// How long an operation waits for another stream's open group that has changed the same before that group is taken back.

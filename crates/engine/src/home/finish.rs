@@ -2,10 +2,16 @@
 use crate::base::name::Name;
 use crate::base::types::*;
 use crate::home::Home;
+use crate::home::recent::Content;
 use crate::overlay::objects::{DirState, FileLayer, Inode, LayerBody, Overlay, State, Txn};
 use crate::overlay::txn::{same, take_off};
 use ccfs_image::Mapping;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// All blocks are kept of files of so many bytes, from transactions that write so many.
+const RECENT_FILE: u64 = 256 << 10;
+const RECENT_TXN: u64 = 4 << 20;
 
 impl Home {
     /// The image says now what the transaction's layers said: they go.
@@ -87,7 +93,7 @@ impl Home {
             layer.pages.len() as u64 * u64::from(self.block_size())
                 + crate::overlay::inode::LAYER_BYTES,
         );
-        self.keep_last_block(ino, &st, &layer);
+        self.keep_recent(txn, ino, &st, &layer);
         if layer.dead {
             self.pending_inodes.sub(1);
             self.inodes.remove(ino);
@@ -121,8 +127,8 @@ impl Home {
         }
     }
 
-    /// The image has what the layer says: what is kept of the file's last block follows.
-    fn keep_last_block(&self, ino: Ino, st: &State, layer: &LayerBody) {
+    /// The image has what the layer says: what is kept of the file's blocks follows.
+    fn keep_recent(&self, txn: &Txn, ino: Ino, st: &State, layer: &LayerBody) {
         let same = layer.pages.is_empty() && layer.holes.is_empty() && layer.prealloc.is_empty();
         if same && !layer.dead {
             return;
@@ -130,21 +136,36 @@ impl Home {
         // Who makes a file and closes it does not go on with it as a rule.
         let left = layer.dead || layer.created.is_some() && !self.inodes.is_referred_to(ino);
         let (last, within) = self.split(st.attr.size);
-        let page = layer.pages.get(last).filter(|_| within > 0 && !left);
-        let place = page.and_then(|_| self.image.lookup(ino, last).ok());
-        match (page, place) {
-            (
-                Some(page),
-                Some(Mapping {
+        // Of many files nobody could read most before others take their place.
+        let all = self.was_posted_to_lately()
+            && !layer.dead
+            && st.attr.size <= RECENT_FILE
+            && txn.dirty_bytes.load(Ordering::Relaxed) <= RECENT_TXN;
+        let wanted = match all {
+            true => 0..u64::MAX,
+            false if within > 0 && !left => last..last + 1,
+            false => 0..0,
+        };
+        let changed = layer.pages.range(wanted).filter_map(|(lblk, page)| {
+            let content = match all {
+                true => Content::Whole(page.buf.clone()),
+                false => Content::cut(&page.buf),
+            };
+            match self.image.lookup(ino, lblk) {
+                Ok(Mapping {
                     pblk: Some(pblk),
                     unwritten: false,
                     ..
-                }),
-            ) => {
-                self.last_blocks.keep(ino, last, pblk, &page.buf);
+                }) => Some((lblk, pblk, content)),
+                _ => None,
             }
-            _ => self.last_blocks.forget(ino),
-        }
+        });
+        let gone = |lblk| {
+            !all || layer.pages.get(lblk).is_some()
+                || layer.holes.contains(lblk)
+                || layer.prealloc.contains(lblk)
+        };
+        self.recent.keep(ino, changed, gone);
     }
 }
 

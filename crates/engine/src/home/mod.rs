@@ -9,11 +9,11 @@ pub(crate) mod finish;
 pub(crate) mod grow;
 pub(crate) mod index;
 pub(crate) mod inodes;
-pub(crate) mod last_blocks;
 pub(crate) mod noted;
 pub(crate) mod ondevice;
 pub(crate) mod onlog;
 pub(crate) mod pages;
+pub(crate) mod recent;
 pub(crate) mod recover;
 pub(crate) mod scrub;
 pub(crate) mod space;
@@ -29,11 +29,11 @@ use backend::{Backend, Manner, ReadOnly};
 use ccfs_device::Device;
 use ccfs_image::{Image, Wait};
 use inodes::{Inodes, References};
-use last_blocks::LastBlocks;
 use noted::NotedImage;
 use ondevice::OnDevice;
 use onlog::OnLog;
 use pages::HomePages;
+use recent::RecentBlocks;
 use space::Space;
 use std::collections::HashSet;
 use std::ops::Deref;
@@ -50,7 +50,7 @@ pub struct Home {
     refs: Arc<References>,
     applier: Mutex<Applier>,
     pages: HomePages,
-    last_blocks: LastBlocks,
+    recent: RecentBlocks,
     space: Space,
     /// Held by who makes the volume larger.
     growing: Mutex<()>,
@@ -102,7 +102,7 @@ impl Home {
         };
         let limits = backend.limits(&*dev, block_size);
         let refs = Arc::new(References::new());
-        let (read_only, last_blocks) = (options.read_only, LastBlocks::new(options.cache_bytes));
+        let (read_only, recent) = (options.read_only, RecentBlocks::new(options.cache_bytes));
         let core = Core::new(dev, options, block_size, limits, applied);
         let image = NotedImage::new(image, core.wakeup().clone(), read_only);
         let space = Space::with_reserve(&image, reserve);
@@ -117,7 +117,7 @@ impl Home {
             refs,
             applier: Mutex::new(Applier::new(applied)),
             pages: HomePages::default(),
-            last_blocks,
+            recent,
             space,
             growing: Mutex::default(),
             orphans: Mutex::default(),
@@ -168,8 +168,8 @@ impl Home {
         &self.applier
     }
 
-    pub(crate) fn last_blocks(&self) -> &LastBlocks {
-        &self.last_blocks
+    pub(crate) fn recent(&self) -> &RecentBlocks {
+        &self.recent
     }
 
     pub(crate) fn space(&self) -> &Space {
