@@ -11,26 +11,33 @@ use crate::raw;
 use crate::real;
 use crate::state::State;
 use crate::table::What;
-use rustix::fs::{FileType, FsWord, OFlags, fcntl_getfl, fstat, fstatfs};
+use rustix::fs::{FileType, FsWord, OFlags, Stat, fcntl_getfl, fstat, fstatfs};
 use rustix::io::pread;
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
 /// Bytes that are copied at a time.
 const PIECE: usize = 128 << 10;
-/// And by one call, which the kernel too may end before all is copied.
-const MOST: u64 = 16 << 20;
+/// And by one call. Children are begun, and handlers of signals changed, behind it.
+const MOST: u64 = 4 << 20;
 
 /// One of two descriptors.
 enum End {
     Ours(On<'static>, i32),
-    /// A regular file, on this device.
-    Kernels(i32, u64),
+    /// A regular file.
+    Kernels(i32, Stat),
 }
 
-/// copy_file_range(2).
-pub fn copy_range(call: &Call) -> Answer {
+/// Makes a call of the two.
+pub fn call(call: &Call) -> Answer {
+    match call.rax as i64 {
+        libc::SYS_sendfile => send(call),
+        _ => copy_range(call),
+    }
+}
+
+fn copy_range(call: &Call) -> Answer {
     let [from, from_at, to, to_at, len, flags] = call.args;
-    let (Some(source), Some(target), 0) = (End::of(from, READS), End::of(to, WRITES), flags) else {
+    let Some((source, target)) = ends(from, to).filter(|_| flags == 0) else {
         return leave(from, to);
     };
     let done = match (&source, &target) {
@@ -39,30 +46,55 @@ pub fn copy_range(call: &Call) -> Answer {
         _ if source.device() == target.device() || !refuses_others() => {
             copy(&source, None, &target, len)
         }
-        // By memory from one such file system to another.
-        (End::Kernels(fd, _), _) | (_, End::Kernels(fd, _)) if is_fuse(*fd) => {
-            copy(&source, None, &target, len)
-        }
         _ => Err(Stop::Errno(libc::EXDEV)),
     };
     or_leave(done, from, to)
 }
 
-/// sendfile(2).
-pub fn send(call: &Call) -> Answer {
+fn send(call: &Call) -> Answer {
     let [to, from, at, len, ..] = call.args;
-    let (Some(source), Some(target)) = (End::of(from, READS), End::of(to, WRITES)) else {
+    let Some((source, target)) = ends(from, to) else {
         return leave(from, to);
     };
-    if at == 0 {
-        return or_leave(copy(&source, None, &target, len), from, to);
+    let offset = match at {
+        0 => None,
+        at => match u64::try_from(program::read::<i64>(at)?) {
+            Ok(offset) => Some(offset),
+            Err(_) => return leave(from, to),
+        },
+    };
+    // The kernel copies all that there is, and not all programs look how much that was.
+    let is_long = || -> Result<bool, Stop> {
+        let begin = offset.map_or_else(|| source.position(), Ok)?;
+        Ok(len > MOST && source.size()?.saturating_sub(begin) > MOST)
+    };
+    let done = match is_long() {
+        Ok(false) => copy(&source, offset, &target, len),
+        Ok(true) => Err(Stop::Kernel),
+        Err(stop) => Err(stop),
+    };
+    let done = or_leave(done, from, to)?;
+    if let Some(offset) = offset {
+        program::write(at, &(offset as i64 + done))?;
     }
-    let Ok(offset) = u64::try_from(program::read::<i64>(at)?) else {
-        return leave(from, to);
-    };
-    let done = or_leave(copy(&source, Some(offset), &target, len), from, to)?;
-    program::write(at, &(offset as i64 + done))?;
     Ok(done)
+}
+
+/// The two, where a copy between them can be made here.
+fn ends(from: u64, to: u64) -> Option<(End, End)> {
+    let (source, target) = (End::of(from, false)?, End::of(to, true)?);
+    let can_be = match (&source, &target) {
+        (End::Ours(source, _), End::Ours(target, _)) => !source.open.may_be_same(&target.open),
+        // What is held is nothing that the kernel has. Another file system by FUSE may be this program's own, and wait for it.
+        (End::Ours(on, _), End::Kernels(fd, stat)) | (End::Kernels(fd, stat), End::Ours(on, _)) => {
+            match stat.st_dev == on.open.device {
+                true => on.is_held(),
+                false => !is_fuse(*fd),
+            }
+        }
+        (End::Kernels(..), End::Kernels(..)) => false,
+    };
+    can_be.then_some((source, target))
 }
 
 /// One that is another's by now is the kernel's, and then both have to be.
@@ -83,11 +115,6 @@ fn leave(from: u64, to: u64) -> Answer {
 /// From an offset, or from the position, which goes on then.
 fn copy(from: &End, from_at: Option<u64>, to: &End, len: u64) -> Answer {
     let state = State::get().ok_or(Stop::Kernel)?;
-    if let (End::Ours(from, _), End::Ours(to, _)) = (from, to)
-        && Arc::ptr_eq(&from.open, &to.open)
-    {
-        return Err(Stop::Kernel);
-    }
     let begin = match from_at {
         Some(at) => at,
         None => from.position()?,
@@ -114,33 +141,52 @@ fn copy(from: &End, from_at: Option<u64>, to: &End, len: u64) -> Answer {
         }
     }
     if from_at.is_none() && done > 0 {
-        from.go_to(begin + done)?;
+        // It may have been closed meanwhile; what was copied was copied.
+        let _ = from.go_to(begin + done);
     }
     Ok(done as i64)
 }
 
-const READS: OFlags = OFlags::WRONLY;
-const WRITES: OFlags = OFlags::RDONLY;
-
 impl End {
-    /// `None`: that is the kernel's to judge. `never`: how it is not opened.
-    fn of(fd: u64, never: OFlags) -> Option<End> {
+    /// `None`: that is the kernel's to judge.
+    fn of(fd: u64, is_target: bool) -> Option<End> {
+        let never = match is_target {
+            true => OFlags::RDONLY,
+            false => OFlags::WRONLY,
+        };
+        // Neither call writes to what is written at its end only.
+        let is_open = |flags: OFlags| {
+            let refused = match is_target {
+                true => OFlags::APPEND | OFlags::PATH,
+                false => OFlags::PATH,
+            };
+            !flags.intersects(refused) && flags & OFlags::ACCMODE != never
+        };
         if let Ok(on) = stands_for(fd) {
             let is_file = matches!(on.open.what, What::File(_));
             let flags = OFlags::from_bits_retain(on.open.flags() as u32);
-            return (is_file && is_open(flags, never)).then_some(End::Ours(on, fd as i32));
+            return (is_file && is_open(flags)).then_some(End::Ours(on, fd as i32));
         }
         let file = borrowed(fd as i32);
         let flags = fcntl_getfl(file).ok()?;
         let stat = fstat(file).ok()?;
         let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-        (is_file && is_open(flags, never)).then_some(End::Kernels(fd as i32, stat.st_dev))
+        // Memory here is not aligned as it demands.
+        let any_memory = !flags.contains(OFlags::DIRECT);
+        (is_file && any_memory && is_open(flags)).then_some(End::Kernels(fd as i32, stat))
     }
 
     fn device(&self) -> u64 {
         match self {
             End::Ours(on, _) => on.open.device,
-            End::Kernels(_, device) => *device,
+            End::Kernels(_, stat) => stat.st_dev,
+        }
+    }
+
+    fn size(&self) -> Result<u64, Stop> {
+        match self {
+            End::Ours(on, _) => on.size(),
+            End::Kernels(_, stat) => Ok(stat.st_size as u64),
         }
     }
 
@@ -193,11 +239,6 @@ fn seek(fd: i32, offset: i64, whence: i32) -> Result<i64, Stop> {
         libc::SYS_lseek,
         [fd.into(), offset, whence.into()],
     )?)
-}
-
-/// Both calls refuse what is written at the end only.
-fn is_open(flags: OFlags, never: OFlags) -> bool {
-    !flags.intersects(OFlags::APPEND | OFlags::PATH) && flags & OFlags::ACCMODE != never
 }
 
 fn is_fuse(fd: i32) -> bool {

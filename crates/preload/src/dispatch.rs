@@ -7,7 +7,8 @@ use crate::mounts::mounts;
 use crate::region::{ALL_BUT_SYNCS, LOOKED_ELSEWHERE, Region, region};
 use crate::signals::Blocked;
 use crate::{
-    by_descriptor, by_path, children, descriptors, mapping, process, program, real, signals, thread,
+    by_descriptor, by_path, children, copying, descriptors, mapping, process, program, real,
+    signals, thread,
 };
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -22,6 +23,8 @@ pub const HERE: u64 = 511;
 enum Kind {
     /// Its first argument is a descriptor that it is about.
     On,
+    /// It copies from one descriptor to another.
+    Copies,
     /// It is about a path.
     Path,
     /// Descriptors that it is about are in these arguments; the kernel makes it.
@@ -66,8 +69,8 @@ const CALLS: &[(i64, Kind)] = &[
     (libc::SYS_fsetxattr, Kind::On),
     (libc::SYS_fstatfs, Kind::On),
     (libc::SYS_syncfs, Kind::On),
-    (libc::SYS_copy_file_range, Kind::Process),
-    (libc::SYS_sendfile, Kind::Process),
+    (libc::SYS_copy_file_range, Kind::Copies),
+    (libc::SYS_sendfile, Kind::Copies),
     // The kernel makes these, with descriptors of its own.
     (libc::SYS_getdents, Kind::Needs(&[0], Reason::Control)),
     (libc::SYS_fremovexattr, Kind::Needs(&[0], Reason::Control)),
@@ -333,14 +336,16 @@ fn may_concern(region: &Region, kind: Kind, call: &Call) -> bool {
             region.open.load(Relaxed) != 0 && !is_anonymous && fd(4)
         }
         Kind::Any(_) => region.open.load(Relaxed) != 0,
+        Kind::Copies => match call.rax as i64 {
+            libc::SYS_sendfile => fd(0) || fd(1),
+            _ => fd(0) || fd(2),
+        },
         Kind::Path => path_may_concern(region, call),
         Kind::Process => match call.rax as i64 {
             libc::SYS_dup2 | libc::SYS_dup3 => {
                 fd(0) || fd(1) || region.own.has(call.args[1] as i32)
             }
             libc::SYS_close_range => !region.state.load(Relaxed).is_null(),
-            libc::SYS_copy_file_range => fd(0) || fd(2),
-            libc::SYS_sendfile => fd(0) || fd(1),
             libc::SYS_rt_sigaction => signals::is_new_handler(region, call.args[0], call.args[1]),
             libc::SYS_munmap
             | libc::SYS_rt_sigprocmask
@@ -437,6 +442,7 @@ fn within(region: &Region, kind: Kind, call: &Call, blocked: Blocked) -> Option<
             by_descriptor::sync(region, call.args[0] as i32)
         }
         Kind::On => by_descriptor::call(region, call),
+        Kind::Copies => copying::call(call),
         Kind::Path => by_path::call(call),
         Kind::Map => mapping::map(region, call),
         Kind::Needs(which, why) => leave(call, which, why),

@@ -3,7 +3,6 @@ use crate::answer::{Answer, Stop};
 use crate::by_path;
 use crate::call::Call;
 use crate::children;
-use crate::copying;
 use crate::count::Reason;
 use crate::descriptors;
 use crate::real;
@@ -38,14 +37,6 @@ pub fn call(region: &Region, call: &Call) -> Answer {
         libc::SYS_close_range => {
             let _in = region.gate.enter();
             descriptors::close_range(region, a, b, c)
-        }
-        libc::SYS_copy_file_range => {
-            let _in = region.gate.enter();
-            copying::copy_range(call)
-        }
-        libc::SYS_sendfile => {
-            let _in = region.gate.enter();
-            copying::send(call)
         }
         libc::SYS_chdir | libc::SYS_fchdir => {
             let _in = region.gate.enter();

@@ -425,6 +425,13 @@ impl Calls {
         self.read_vec(ino, 0, len, Reader::InAdvance, out)
     }
 
+    /// Who has the file open makes direct calls: no cache has what he writes but the engine's.
+    pub fn note_direct(&self, ino: Ino) {
+        if let Some(inode) = self.inodes().peek(ino) {
+            inode.direct.store(true, Ordering::Relaxed);
+        }
+    }
+
     /// As `read`.
     pub(crate) fn read_vec(
         &self,

@@ -229,12 +229,6 @@ impl Core {
         self.tuned.posted.store(now, Relaxed);
     }
 
-    /// Somebody makes direct calls, or did a moment ago.
-    pub(crate) fn was_posted_to_lately(&self) -> bool {
-        let posted = self.tuned.posted.load(Relaxed);
-        posted != 0 && self.tuned.now().saturating_sub(posted) < POSTED_MS
-    }
-
     /// Bytes in running transactions below which no commit helps: the rest of what is dirty is being committed or applied.
     pub(crate) fn commit_least(&self) -> u64 {
         self.dirty_limit() / 8

@@ -6,6 +6,7 @@ use crate::home::recent::Content;
 use crate::overlay::objects::{DirState, FileLayer, Inode, LayerBody, Overlay, State, Txn};
 use crate::overlay::txn::{same, take_off};
 use ccfs_image::Mapping;
+use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -93,7 +94,7 @@ impl Home {
             layer.pages.len() as u64 * u64::from(self.block_size())
                 + crate::overlay::inode::LAYER_BYTES,
         );
-        self.keep_recent(txn, ino, &st, &layer);
+        self.keep_recent(txn, inode, &st, &layer);
         if layer.dead {
             self.pending_inodes.sub(1);
             self.inodes.remove(ino);
@@ -128,7 +129,8 @@ impl Home {
     }
 
     /// The image has what the layer says: what is kept of the file's blocks follows.
-    fn keep_recent(&self, txn: &Txn, ino: Ino, st: &State, layer: &LayerBody) {
+    fn keep_recent(&self, txn: &Txn, inode: &Inode, st: &State, layer: &LayerBody) {
+        let ino = inode.ino;
         let same = layer.pages.is_empty() && layer.holes.is_empty() && layer.prealloc.is_empty();
         if same && !layer.dead {
             return;
@@ -137,35 +139,39 @@ impl Home {
         let left = layer.dead || layer.created.is_some() && !self.inodes.is_referred_to(ino);
         let (last, within) = self.split(st.attr.size);
         // Of many files nobody could read most before others take their place.
-        let all = self.was_posted_to_lately()
+        let bytes = layer.pages.len() as u64 * u64::from(self.block_size());
+        let all = inode.direct.load(Ordering::Relaxed)
             && !layer.dead
-            && st.attr.size <= RECENT_FILE
+            && st.attr.size.max(bytes) <= RECENT_FILE
             && txn.dirty_bytes.load(Ordering::Relaxed) <= RECENT_TXN;
         let wanted = match all {
             true => 0..u64::MAX,
             false if within > 0 && !left => last..last + 1,
             false => 0..0,
         };
+        let mut run: Option<(u64, Mapping)> = None;
+        let mut place = |lblk: u64| {
+            if run.is_none_or(|(start, m)| lblk - start >= m.len) {
+                run = self.image.lookup(ino, lblk).ok().map(|m| (lblk, m));
+            }
+            let (start, m) = run?;
+            Some(m.pblk.filter(|_| !m.unwritten)? + (lblk - start))
+        };
         let changed = layer.pages.range(wanted).filter_map(|(lblk, page)| {
-            let content = match all {
+            let is_short = lblk == last && within <= page.buf.len() / 2;
+            let content = match all && !is_short {
                 true => Content::Whole(page.buf.clone()),
                 false => Content::cut(&page.buf),
             };
-            match self.image.lookup(ino, lblk) {
-                Ok(Mapping {
-                    pblk: Some(pblk),
-                    unwritten: false,
-                    ..
-                }) => Some((lblk, pblk, content)),
-                _ => None,
-            }
+            Some((lblk, place(lblk)?, content))
         });
+        let changed: SmallVec<[_; 4]> = changed.collect();
         let gone = |lblk| {
             !all || layer.pages.get(lblk).is_some()
                 || layer.holes.contains(lblk)
                 || layer.prealloc.contains(lblk)
         };
-        self.recent.keep(ino, changed, gone);
+        self.recent.keep(ino, changed.into_iter(), gone);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Blocks of files that were written lately. The last one, where the end of file lies within it: an append needs it, and so does a read up to
 //! the end of file, even where the kernel has the page: it sends such a page by itself and does not count it as read. Once the block is home,
-//! both would have to wait for the device. And all blocks of small files, while somebody makes direct calls: he has no other cache.
+//! both would have to wait for the device. And all blocks of small files that somebody writes by direct calls: he has no other cache.
 use crate::base::sync::Mutex;
 use crate::base::types::Ino;
 use ccfs_device::{AlignedBuf, is_zero};
@@ -70,6 +70,9 @@ impl Shard {
 
     fn put(&mut self, ino: Ino, blocks: Blocks, half: usize) {
         let bytes = memory(&blocks);
+        if bytes > half {
+            return;
+        }
         if self.bytes + bytes > half {
             self.old = std::mem::take(&mut self.young);
             self.bytes = 0;

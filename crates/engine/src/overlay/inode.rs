@@ -132,6 +132,7 @@ impl Inode {
             ino,
             parent_hint: AtomicU32::new(0),
             seen: AtomicBool::new(false),
+            direct: AtomicBool::new(false),
             stored_to: AtomicBool::new(false),
             no_default_acl: AtomicBool::new(false),
             read_end: AtomicU64::new(0),

@@ -165,6 +165,8 @@ pub struct Inode {
     pub parent_hint: AtomicU32,
     /// Bytes of it were read or written from outside, so whoever did may keep them in a cache. A hint.
     pub seen: AtomicBool,
+    /// Who has it open makes direct calls, and has no cache of his own.
+    pub direct: AtomicBool,
     /// The kernel has written back what a shared mapping had stored.
     pub stored_to: AtomicBool,
     /// The image has no default ACL of it, and none has come since: every new file asks for its directory's. (`State::xattrs` comes first.)

@@ -341,6 +341,25 @@ static void copies_by_the_kernel(void)
     fcontent(more);
     T(close(known));
     T(close(more));
+    // One file by two descriptors.
+    int one = with_bytes("one", 20000), two = T(open(P("one"), O_RDWR));
+    T(lseek(one, 0, SEEK_SET));
+    T(lseek(two, 10, SEEK_SET));
+    T(copy_file_range(one, NULL, two, NULL, 5000, 0));
+    T(flock(two, LOCK_EX));
+    T(copy_file_range(one, NULL, two, NULL, 5000, 0));
+    T(lseek(two, 19000, SEEK_SET));
+    T(sendfile(two, one, NULL, 500));
+    fcontent(two);
+    // More than is copied at a time, and by a descriptor that passes the page cache by.
+    T(ftruncate(mem, 6000000));
+    at = 0;
+    T(sendfile(c, mem, &at, 6000000));
+    fcontent(c);
+    int past = open("/proc/self/exe", O_RDONLY | O_DIRECT);
+    at = 0;
+    T(sendfile(c, past, &at, 4096));
+    fcontent(c);
 }
 
 static void allocations(void)

@@ -47,6 +47,9 @@ fn direct_calls(report: &Path) -> u64 {
 fn shown(ran: &Output) -> String {
     let lines = ran.all();
     let lines = lines.lines().filter(|line| !line.contains("Thread 0x"));
+    // Tables are as wide as the numbers in them.
+    let words = lines.map(|line| line.split(' ').filter(|word| !word.is_empty()));
+    let lines = words.map(|line| line.collect::<Vec<_>>().join(" "));
     let mut all = lines.collect::<Vec<_>>().join("\n");
     let is_hex = |c: char| c.is_ascii_hexdigit();
     for before in ["0x", "LWP ", "process "] {

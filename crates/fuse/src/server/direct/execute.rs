@@ -362,6 +362,7 @@ impl Direct {
     ) -> Result<(), Refused> {
         let Opened { number, ino, .. } = opened;
         self.volume.remember(ino, 1);
+        self.volume.note_direct(ino);
         self.note_open(ino);
         let own = consumer.of_inode.entry(ino).or_default();
         *own += 1;
