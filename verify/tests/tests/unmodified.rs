@@ -4,6 +4,8 @@
 mod births;
 #[path = "unmodified/cases.rs"]
 mod cases;
+#[path = "unmodified/checks.rs"]
+mod checks;
 #[path = "unmodified/developers.rs"]
 mod developers;
 #[path = "unmodified/ignored.rs"]

@@ -160,7 +160,12 @@ pub const GROUPS: &[Group] = &[
     ("sync_calls", misc::sync_calls),
 ];
 
-/// Runs the groups whose name contains one of the words of `filter`, which are between commas; behind a `!`: none of them. Returns
+/// The names of all groups of checks.
+pub fn groups() -> impl Iterator<Item = &'static str> {
+    GROUPS.iter().map(|(name, _)| *name)
+}
+
+/// Runs the groups whose name contains one of the words of `filter`, which are between commas, or is the word behind a `=`; behind a `!`: none of them. Returns
 /// (checks, failures).
 pub fn run(fs: Fs, root: &Path, filter: &str) -> (usize, Vec<String>) {
     let old = crate::sys::umask(0o022);
@@ -169,7 +174,11 @@ pub fn run(fs: Fs, root: &Path, filter: &str) -> (usize, Vec<String>) {
         Some(words) => (words, false),
         None => (filter, true),
     };
-    let chosen = |name: &str| words.split(',').any(|word| name.contains(word)) == wanted;
+    let is = |name: &str, word: &str| match word.strip_prefix('=') {
+        Some(word) => name == word,
+        None => name.contains(word),
+    };
+    let chosen = |name: &str| words.split(',').any(|word| is(name, word)) == wanted;
     for (name, check) in GROUPS.iter().filter(|(name, _)| chosen(name)) {
         let dir = root.join(format!("posix-{name}"));
         crate::sys::mkdir(&dir, 0o755)
