@@ -45,7 +45,7 @@ fn command(v: &Volume, direct: bool, words: &[&str]) -> Command {
     let program = ccfs_program();
     let launcher = [program, "direct", "--"];
     // What hangs is a failure, and soon.
-    let seconds = (60 * number("CCFS_TEST_SLOWER", 1)).to_string();
+    let seconds = (180 * number("CCFS_TEST_SLOWER", 1)).to_string();
     let limit = ["timeout", "-k", "5", &seconds];
     let mut command = match direct {
         true => apart(&[], &[&limit[..], &launcher, words].concat()),

@@ -9,9 +9,9 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-/// A file on a volume that can be remounted.
+/// A file, on a volume that can be remounted or wherever it is.
 pub struct File<'a> {
-    volume: &'a mut Volume,
+    volume: Option<&'a mut Volume>,
     path: PathBuf,
     open: Option<Open>,
 }
@@ -23,14 +23,14 @@ struct Open {
 }
 
 impl Open {
-    fn new(path: &Path) -> Open {
+    fn new(path: &Path, past_caches: i32) -> Open {
         let with = |flags: i32| {
             sys::open(path, libc::O_RDWR | libc::O_CREAT | flags, 0o644)
                 .expect("open the file under test")
         };
         Open {
             cached: with(0),
-            direct: with(libc::O_DIRECT),
+            direct: with(past_caches),
             append: with(libc::O_APPEND),
         }
     }
@@ -39,7 +39,13 @@ impl Open {
 impl<'a> File<'a> {
     pub fn new(volume: &'a mut Volume, name: &str) -> File<'a> {
         let path = volume.path(name);
-        let open = Some(Open::new(&path));
+        let (volume, open) = (Some(volume), Some(Open::new(&path, libc::O_DIRECT)));
+        File { volume, path, open }
+    }
+
+    /// By its path alone, by read and write calls alone.
+    pub fn at(path: PathBuf) -> File<'static> {
+        let (volume, open) = (None, Some(Open::new(&path, 0)));
         File { volume, path, open }
     }
     fn fd(&self) -> &OwnedFd {
@@ -50,7 +56,8 @@ impl<'a> File<'a> {
 impl file::Target for File<'_> {
     fn knows(&self, way: file::Way) -> bool {
         // fuse2fs has no coherent direct I/O.
-        way == file::Way::Cached || self.volume.fs() != Fs::Fuse2fs
+        let volume = self.volume.as_ref();
+        way == file::Way::Cached || volume.is_some_and(|volume| volume.fs() != Fs::Fuse2fs)
     }
     fn size(&mut self) -> R<u64> {
         sys::fstat(self.fd()).map(|s| s.size)
@@ -152,13 +159,16 @@ impl file::Target for File<'_> {
     fn refresh(&mut self, deep: bool) {
         if deep {
             self.open = None;
-            self.volume.remount();
+            if let Some(volume) = &mut self.volume {
+                volume.remount();
+            }
         } else {
             // Dirty pages are not dropped by the advice: write them first.
             let _ = sys::fdatasync(self.fd());
             sys::drop_cache(self.fd());
         }
-        self.open = Some(Open::new(&self.path));
+        let past_caches = self.volume.as_ref().map_or(0, |_| libc::O_DIRECT);
+        self.open = Some(Open::new(&self.path, past_caches));
     }
 }
 

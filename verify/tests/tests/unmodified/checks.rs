@@ -1,4 +1,5 @@
-//! The tests of files by a program whose calls are led: the POSIX checks, and a tree under random calls of many threads.
+//! The tests of files by a program whose calls are led: the POSIX checks, files under random calls, and a
+//! tree under those of many threads.
 use super::{command, text, volume};
 use ccfs_tests::harness::{Volume, number, run};
 
@@ -29,6 +30,17 @@ fn posix_checks_pass() {
     };
     let made = passes(&v, &["posix", text(v.mnt())]);
     assert!(made > 10_000, "{made} calls were direct");
+    v.finish();
+}
+
+#[test]
+fn files_are_as_random_calls_made_them() {
+    let Some(v) = volume("files", 256) else {
+        return;
+    };
+    let seed = number("CCFS_TEST_SEED", 11).to_string();
+    let made = passes(&v, &["files", text(v.mnt()), &seed, "60"]);
+    assert!(made > 600, "{made} calls were direct");
     v.finish();
 }
 
