@@ -131,9 +131,13 @@ impl TestMount {
 
     /// umount(8), then the image must be plain ext4. With fuseblk that holds the moment the system call returns.
     pub fn unmount(&mut self) {
-        self.until_only_here();
+        let end = Instant::now() + Duration::from_secs(60);
+        while self.is_elsewhere() && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(20));
+        }
         unmount(&self.mnt());
-        if self.fstype != FsType::Fuse {
+        // It may have been copied in between.
+        if self.fstype != FsType::Fuse && !self.is_elsewhere() {
             self.fsck();
         }
         self.server.take().unwrap().join().unwrap().unwrap();
@@ -141,21 +145,15 @@ impl TestMount {
     }
 
     /// A mount is at rest only when it has left every mount namespace, and a test of another program that makes one copies all mounts.
-    fn until_only_here(&self) {
+    fn is_elsewhere(&self) -> bool {
         let ours = std::fs::read_link("/proc/self/ns/mnt").unwrap();
         let mnt = self.mnt();
-        let elsewhere = || {
-            let processes = std::fs::read_dir("/proc").unwrap().flatten();
-            processes.map(|p| p.path()).any(|p| {
-                std::fs::read_link(p.join("ns/mnt")).is_ok_and(|ns| ns != ours)
-                    && std::fs::read_to_string(p.join("mountinfo"))
-                        .is_ok_and(|all| all.contains(mnt.to_str().unwrap()))
-            })
-        };
-        let end = Instant::now() + Duration::from_secs(60);
-        while elsewhere() && Instant::now() < end {
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        let processes = std::fs::read_dir("/proc").unwrap().flatten();
+        processes.map(|p| p.path()).any(|p| {
+            std::fs::read_link(p.join("ns/mnt")).is_ok_and(|ns| ns != ours)
+                && std::fs::read_to_string(p.join("mountinfo"))
+                    .is_ok_and(|all| all.contains(mnt.to_str().unwrap()))
+        })
     }
 
     /// Ends a mount whose volume was shut down: it must not come to rest as if nothing were.
