@@ -65,8 +65,11 @@ fn send(call: &Call) -> Answer {
     };
     // The kernel copies all that there is, and not all programs look how much that was.
     let is_long = || -> Result<bool, Stop> {
+        if len <= MOST {
+            return Ok(false);
+        }
         let begin = offset.map_or_else(|| source.position(), Ok)?;
-        Ok(len > MOST && source.size()?.saturating_sub(begin) > MOST)
+        Ok(source.size()?.saturating_sub(begin) > MOST)
     };
     let done = match is_long() {
         Ok(false) => copy(&source, offset, &target, len),

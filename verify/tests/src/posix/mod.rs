@@ -160,13 +160,8 @@ pub const GROUPS: &[Group] = &[
     ("sync_calls", misc::sync_calls),
 ];
 
-/// The names of all groups of checks.
-pub fn groups() -> impl Iterator<Item = &'static str> {
-    GROUPS.iter().map(|(name, _)| *name)
-}
-
-/// Runs the groups whose name contains one of the words of `filter`, which are between commas, or is the word behind a `=`; behind a `!`: none of them. Returns
-/// (checks, failures).
+/// Runs the groups whose name contains one of the words of `filter`, which are between commas, or is the word behind a `=`; behind a `!`:
+/// none of them. Returns (checks, failures).
 pub fn run(fs: Fs, root: &Path, filter: &str) -> (usize, Vec<String>) {
     let old = crate::sys::umask(0o022);
     let (mut count, mut failures) = (0, Vec::new());
