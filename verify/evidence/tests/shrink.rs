@@ -8,17 +8,17 @@ use std::path::Path;
 const CHECK: &str =
     "test ! -e sub/config || grep -q new sub/config || { echo 'error: config is empty'; exit 1; }";
 const SETUP: &str = "mkdir sub; echo text >sub/other";
-/// 200 calls that do not matter, and three that do: a file is made, written, and renamed without a sync.
+/// 80 calls that do not matter, and three that do: a file is made, written, and renamed without a sync.
 const LONG: &str = r#"
 import os
-for i in range(90): os.mkdir(f"d{i}")
+for i in range(30): os.mkdir(f"d{i}")
 for i in range(10):
     with open(f"d{i}/n", "w") as f: f.write("x")
 f = os.open("sub/config.tmp", os.O_WRONLY | os.O_CREAT)
 os.write(f, b"new\n")
 os.close(f)
 os.rename("sub/config.tmp", "sub/config")
-for i in range(10, 90): os.rmdir(f"d{i}")
+for i in range(10, 30): os.rmdir(f"d{i}")
 for i in range(10): os.unlink(f"d{i}/n")
 "#;
 
@@ -48,7 +48,7 @@ fn a_long_program_shrinks_to_the_calls_that_fail() {
     );
     assert_eq!(long.code, 4, "{}{}", long.out, long.err);
     let (from, to) = counts(&long.err);
-    assert!(from >= 203 && (3..=6).contains(&to), "{}", long.err);
+    assert!(from >= 83 && (3..=6).contains(&to), "{}", long.err);
     assert!(long.err.contains("error: config is empty"), "{}", long.err);
     let text = std::fs::read_to_string(&script).unwrap();
     for part in [
