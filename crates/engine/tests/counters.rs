@@ -482,6 +482,45 @@ fn blocks_that_are_allocated_and_then_written_count_once() {
     fsck(&dev);
 }
 
+/// A tree of extents goes with the content, for stat and df as well; a block of attributes stays.
+#[test]
+fn an_empty_file_has_no_tree() {
+    let (dev, v) = volume("64M");
+    let (f, named) = (create(&v, 1, "f"), create(&v, 1, "named"));
+    let long = [b'x'; 600];
+    v.setxattr(&cx(1), named, b"user.a", &long, false, false, false)
+        .unwrap();
+    v.syncfs(&cx(1)).unwrap();
+    v.checkpoint().unwrap();
+    let (blocks, free) = (
+        |ino| v.getattr(ino).unwrap().blocks512 / 8,
+        || v.statfs().unwrap().bfree,
+    );
+    let before = free();
+    for ino in [f, named] {
+        (0..10).for_each(|i| append(&v, 1, ino, i * 8192, 4096));
+    }
+    v.syncfs(&cx(1)).unwrap();
+    v.checkpoint().unwrap();
+    assert_eq!((blocks(f), blocks(named), free()), (11, 12, before - 22));
+    let empty = SetAttr {
+        size: Some(0),
+        ..SetAttr::default()
+    };
+    for ino in [f, named] {
+        v.setattr(&cx(1), ino, &empty).unwrap();
+    }
+    assert_eq!((blocks(f), blocks(named), free()), (0, 1, before));
+    // What comes after it counts by itself.
+    append(&v, 1, f, 0, 4096);
+    assert_eq!((blocks(f), free()), (1, before - 1));
+    v.syncfs(&cx(1)).unwrap();
+    v.checkpoint().unwrap();
+    assert_eq!((blocks(f), blocks(named), free()), (1, 1, before - 1));
+    v.unmount().unwrap();
+    fsck(&dev);
+}
+
 /// Small files that lie beside each other are read together, in whatever order; what changes meanwhile is read as it is, by way of the log
 /// and by way of new blocks.
 #[test]

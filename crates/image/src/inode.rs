@@ -422,6 +422,12 @@ impl Image {
         Ok(self.core.inode(ino)?.core().blocks512(&self.core.layout))
     }
 
+    /// Blocks of an inode's attributes (extended ones): 0 or 1. An inode that is not there has none.
+    pub fn xattr_blocks(&self, ino: Ino) -> u64 {
+        let inode = self.check_public(ino).and_then(|()| self.core.inode(ino));
+        inode.map_or(0, |inode| u64::from(inode.core().file_acl() != 0))
+    }
+
     /// Writes all attributes but structure (`blocks512`, `STRUCTURE_FLAGS`). Turns on the volume's flags for large files
     /// and uncounted directory links where they are needed.
     ///

@@ -39,13 +39,17 @@ impl Calls {
         let layer = op.layer(inode, st);
         let dropped = op.drop_pages(&layer, from, to);
         // Only for statfs and st_blocks: an unreadable tree node is no reason to fail half way.
-        let freed = blocks_in(op, inode, st, from, to).unwrap_or(0);
+        let mut freed = blocks_in(op, inode, st, from, to).unwrap_or(0);
         op.count_run();
         layer.body.write().holes.insert(from, to);
-        st.attr.blocks512 = st
-            .attr
-            .blocks512
-            .saturating_sub((freed + dropped) * u64::from(self.block_size() / 512));
+        let shown = st.attr.blocks512 / u64::from(self.block_size() / 512);
+        let mut left = shown.saturating_sub(freed + dropped);
+        if from == 0 && to == LBLK_END {
+            // The tree of extents goes with the content; it counts since it has its place.
+            let tree = left.saturating_sub(self.image().xattr_blocks(inode.ino));
+            (left, freed) = (left - tree, freed + tree);
+        }
+        st.attr.blocks512 = left * u64::from(self.block_size() / 512);
         op.count_freed(freed);
     }
 

@@ -88,6 +88,9 @@ impl NotedImage {
     pub fn dir_adopt_tree(&self, tree: NewTree) -> Result<bool> {
         self.met(tree.ino(), self.image.dir_adopt_tree(tree))
     }
+    pub fn xattr_blocks(&self, ino: Ino) -> u64 {
+        self.image.xattr_blocks(ino)
+    }
     pub fn xattr_fits_new(&self, all: &[Attribute]) -> Result<bool> {
         self.met(0, self.image.xattr_fits_new(all))
     }
