@@ -12,7 +12,7 @@ target=$(realpath "${CARGO_TARGET_DIR:-$top/target}")
 suites=("$@")
 [ $# -gt 0 ] || suites=(bookworm trixie jammy noble)
 # What the tests of unmodified programs start.
-PACKAGES=(gcc g++ libc6-dev binutils make git gdb strace python3 sqlite3 rsync jq e2fsprogs fuse3 procps psmisc attr acl xz-utils bash dash util-linux)
+PACKAGES=(gcc g++ libc6-dev binutils make git gdb strace python3 sqlite3 rsync jq e2fsprogs fuse3 procps psmisc attr acl xz-utils valgrind bash dash util-linux)
 
 # Programs: cargo's list of what it built. (With the features of the whole workspace, as `make test` has them.)
 cd "$top"
@@ -36,8 +36,9 @@ try() {
     local root=$target/direct-roots/$1 place
     mkdir -p "$target/direct-roots"
     bootstrap "$1" "$root" "$target/direct-roots" updates "${PACKAGES[@]}"
-    # Its root is a mount, as some programs expect; and all is at the same paths as here, since they are built into the programs.
-    mount --bind "$root" "$root"
+    # Its root is a mount, as some programs expect, with the mounts that are in it by now; and all is at the same paths as here, since
+    # they are built into the programs.
+    mount --rbind "$root" "$root"
     for place in "$top" "$target"; do
         mkdir -p "$root$place"
         mountpoint -q "$root$place" || mount --bind "$place" "$root$place"

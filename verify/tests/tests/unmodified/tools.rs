@@ -245,7 +245,7 @@ fn build() {
         { echo '#define OFFSET 7'; for n in $(seq 12); do echo "int f$n(int);"; done; } >src/all.h
         { echo '#include <stdio.h>'; echo '#include "all.h"'; echo 'int main(void) { int s = 0;'; for n in $(seq 12); do echo "s += f$n($n);"; done; echo 'printf("%d\n", s); return 0; }'; } >src/main.c
         printf 'O = $(patsubst src/%%.c,out/%%.o,$(wildcard src/*.c))\nout/all: out/lib.a out/main.o\n\tcc -o $@ out/main.o out/lib.a\nout/lib.a: $(filter-out out/main.o,$(O))\n\trm -f $@; ar rcD $@ $^\nout/%%.o: src/%%.c src/all.h\n\t@mkdir -p out; cc -O1 -c $< -o $@\n' >Makefile
-        make -s -j2; ./out/all; make -q; echo $?; sed -i s/7/8/ src/all.h; make -s -j2; ./out/all; touch src/f3.c; make -n | grep -c 'cc -O1'; strip out/all; ./out/all
+        make -s -j2; ./out/all; make -q; echo $?; sed -i "s/OFFSET 7/OFFSET 8/" src/all.h; make -s -j2; ./out/all; touch src/f3.c; make -n | grep -c 'cc -O1'; strip out/all; ./out/all
         mkdir -p deb/DEBIAN deb/usr/bin deb/usr/share/doc/x; cp out/all deb/usr/bin/; cp src/*.c deb/usr/share/doc/x; ln -s all deb/usr/bin/link
         printf 'Package: x\nVersion: 1\nArchitecture: amd64\nMaintainer: t <t@example.org>\nDescription: x\n' >deb/DEBIAN/control; find deb -exec touch -hd 2011-02-03 {} +
         SOURCE_DATE_EPOCH=1300000000 dpkg-deb -b --root-owner-group deb x.deb; dpkg-deb -c x.deb | wc -l; dpkg-deb -x x.deb unpacked; dpkg-deb -R x.deb raw; unpacked/usr/bin/all; diff -r --no-dereference deb raw; dpkg-deb -f x.deb Version"#,
