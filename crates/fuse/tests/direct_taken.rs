@@ -5,13 +5,16 @@ use ccfs_fuse::FsType;
 use common::direct::{errno, gives_up, root as root_of, session};
 use common::{TestMount, can_mount, change_at_rest};
 use rustix::fs::{
-    AtFlags, CWD, FallocateFlags, FlockOperation, OFlags, XattrFlags, copy_file_range, fallocate,
-    fcntl_getfl, fcntl_setfl, flock, fsetxattr, linkat,
+    AtFlags, CWD, FallocateFlags, FlockOperation, OFlags, RenameFlags, XattrFlags, copy_file_range,
+    fallocate, fcntl_getfl, fcntl_setfl, flock, fsetxattr, linkat, renameat_with,
 };
 use std::fs;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
+use std::sync::Mutex;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::SeqCst;
 
 const STALE: i32 = libc::ESTALE;
 const BUSY: i32 = libc::EBUSY;
@@ -335,6 +338,93 @@ fn two_open_or_make_the_same_name() {
     assert_eq!((by_mount, by_session), (0, 0));
     assert!(lost_twice < ROUNDS / 50, "{lost_twice}");
     drop(root);
+    m.unmount();
+}
+
+/// A session makes a name in a directory that the kernel knows. Whoever is told that it is there, in whatever way, finds it by the kernel.
+#[test]
+fn who_is_told_of_a_name_finds_it() {
+    let test = "who_is_told_of_a_name_finds_it";
+    if !can_mount(test) {
+        return;
+    }
+    const ROUNDS: usize = 3000;
+    let mut m = TestMount::new(FsType::Fuseblk);
+    let (maker, other) = (root_of(&m), root_of(&m));
+    fs::write(m.path("source"), "").unwrap();
+    let wrong = Mutex::new(Vec::new());
+    let is_there = |done: io::Result<()>| match done {
+        Ok(()) => false,
+        // What else there is to be said would be wrong.
+        Err(e) if e.raw_os_error() == Some(libc::EEXIST) => true,
+        Err(e) => {
+            wrong.lock().unwrap().push(e.to_string());
+            false
+        }
+    };
+    let tell = |n: usize| {
+        let (name, path, source) = (n.to_string(), m.path(&n.to_string()), m.path("source"));
+        match n % 6 {
+            0 => is_there(other.make_dir(&name, 0o700).map(drop)),
+            1 => is_there(fs::create_dir(&path)),
+            2 => is_there(symlink("to", &path)),
+            3 => is_there(fs::hard_link(&source, &path)),
+            4 => {
+                let moved = renameat_with(CWD, &source, CWD, &path, RenameFlags::NOREPLACE);
+                if moved.is_ok() {
+                    fs::write(&source, "").unwrap();
+                }
+                is_there(moved.map_err(io::Error::from))
+            }
+            _ => {
+                let mut list = fs::read_dir(m.mnt()).unwrap();
+                list.any(|entry| entry.unwrap().file_name() == *name)
+            }
+        }
+    };
+    let turn = AtomicUsize::new(0);
+    let wait_for = |value| {
+        while turn.load(SeqCst) != value {
+            std::thread::yield_now();
+        }
+    };
+    let (mut told, mut missed) = ([0; 6], [0; 6]);
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            for n in 0..ROUNDS {
+                wait_for(2 * n + 1);
+                let made = match n / 6 % 2 {
+                    0 => maker.make_dir(n.to_string(), 0o700).map(drop),
+                    _ => maker.open(n.to_string(), OpenOptions::new_file()).map(drop),
+                };
+                if is_there(made)
+                    && let Err(e) = fs::symlink_metadata(m.path(&n.to_string()))
+                {
+                    wrong.lock().unwrap().push(format!("{n} ({}): {e}", n % 6));
+                }
+                turn.store(2 * n + 2, SeqCst);
+            }
+        });
+        for n in 0..ROUNDS {
+            let path = m.path(&n.to_string());
+            // The kernel knows that it is not there.
+            let _ = fs::symlink_metadata(&path);
+            turn.store(2 * n + 1, SeqCst);
+            // At another moment each time.
+            (0..n / 6 % 60).for_each(|_| std::thread::yield_now());
+            if tell(n) {
+                told[n % 6] += 1;
+                missed[n % 6] += usize::from(fs::symlink_metadata(&path).is_err());
+            }
+            wait_for(2 * n + 2);
+            let _ = fs::remove_dir(&path).or_else(|_| fs::remove_file(&path));
+        }
+    });
+    println!("told {told:?}, missed {missed:?}");
+    assert_eq!(wrong.into_inner().unwrap(), [""; 0]);
+    assert_eq!(missed, [0; 6], "of {told:?}");
+    assert!(told.iter().all(|n| *n > 0), "{told:?}");
+    drop((maker, other));
     m.unmount();
 }
 

@@ -252,7 +252,8 @@ impl Server {
         let name = self.changeable(request.header.nodeid, name)?;
         let attr = self
             .volume_for(request)
-            .symlink(&cx, parent, name, target)?;
+            .symlink(&cx, parent, name, target)
+            .map_err(made_meanwhile)?;
         self.push_entry(reply, &attr);
         Ok(())
     }
@@ -271,11 +272,7 @@ impl Server {
         let made = self
             .volume_for(request)
             .mknod(&cx, parent, name, mode, arg.rdev);
-        let attr = made.map_err(|e| match e.errno() {
-            // A program's session has made it since the kernel has looked. For ESTALE the kernel looks again, and opens it, or says that it exists.
-            libc::EEXIST if u32::from(mode) & libc::S_IFMT == libc::S_IFREG => Errno(libc::ESTALE),
-            _ => e.into(),
-        })?;
+        let attr = made.map_err(made_meanwhile)?;
         self.push_entry(reply, &attr);
         Ok(())
     }
@@ -285,7 +282,8 @@ impl Server {
         let name = self.changeable(request.header.nodeid, one_name(rest)?)?;
         let mode = (arg.mode & 0o7777) as u16 | libc::S_IFDIR as u16;
         let (cx, parent) = (self.context(request, arg.umask), self.target(request)?);
-        let attr = self.volume_for(request).mkdir(&cx, parent, name, mode)?;
+        let made = self.volume_for(request).mkdir(&cx, parent, name, mode);
+        let attr = made.map_err(made_meanwhile)?;
         self.push_entry(reply, &attr);
         Ok(())
     }
@@ -336,7 +334,8 @@ impl Server {
         let name = self.changeable(request.header.nodeid, name)?;
         let before = self.notifier.look();
         self.volume_for(request)
-            .rename(&cx, from, name, to, new_name, flags)?;
+            .rename(&cx, from, name, to, new_name, flags)
+            .map_err(made_meanwhile)?;
         let names = [(from, name), (to, new_name)];
         self.notifier.renamed(&self.volume, before, cx.uid, names);
         if from != to {
@@ -363,7 +362,8 @@ impl Server {
         let cx = self.context(request, 0);
         let (ino, parent) = (ino_of(arg.oldnodeid)?, self.target(request)?);
         self.direct.note_linked_by_kernel(ino);
-        let attr = self.volume_for(request).link(&cx, ino, parent, name)?;
+        let made = self.volume_for(request).link(&cx, ino, parent, name);
+        let attr = made.map_err(made_meanwhile)?;
         self.push_entry(reply, &attr);
         Ok(())
     }
@@ -373,8 +373,12 @@ impl Server {
         check_range(arg.offset, 0)?;
         let room = (arg.size as usize).min(LIST_MAX);
         let body = &mut reply.body;
+        let dir = self.target(request)?;
         self.volume_for(request)
-            .readdir(self.target(request)?, arg.offset, &mut |entry| {
+            .readdir(dir, arg.offset, &mut |entry| {
+                if self.direct.is_untold(dir, &entry.name) {
+                    return true;
+                }
                 if body.len() + padded(size_of::<abi::Dirent>() + entry.name.len()) > room {
                     return false;
                 }
@@ -396,6 +400,9 @@ impl Server {
         // Collected first: the engine may hold the directory while it calls back.
         self.volume_for(request)
             .readdir(dir, arg.offset, &mut |entry| {
+                if self.direct.is_untold(dir, &entry.name) {
+                    return true;
+                }
                 taken += padded(FIXED + entry.name.len());
                 if taken <= room {
                     entries.push(entry);
@@ -458,6 +465,15 @@ impl Server {
             ..Default::default()
         });
         Ok(())
+    }
+}
+
+/// A name that exists: a program's session has made it since the kernel has looked. For ESTALE the kernel looks again, and opens it, or says
+/// that it exists.
+fn made_meanwhile(error: Error) -> Errno {
+    match error.errno() {
+        libc::EEXIST => Errno(libc::ESTALE),
+        other => Errno(other),
     }
 }
 

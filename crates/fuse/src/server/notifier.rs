@@ -45,6 +45,8 @@ const RANGES_MAX: usize = 256;
 /// Groups that were taken back of which it is known what the kernel was to be told, and lanes of them: somebody may still ask.
 const GROUPS_MAX: usize = 1024;
 const KEYS_MAX: usize = 1 << 18;
+/// A name that is not there: the kernel takes the directory's lock to forget that.
+const NOBODYS: &[u8] = b".ccfs-direct-";
 /// Names for which memory is kept when there are none.
 const KEPT: usize = 1024;
 
@@ -252,6 +254,12 @@ impl Notifier {
         }
         let now = self.0.lanes.now();
         self.0.lanes.wait(&keys, now, patience, patience);
+    }
+
+    /// Waits, for some time at most, until whoever makes a name in this directory by the kernel has got his answer there: he has the directory's
+    /// lock until then.
+    pub fn settle_names(&self, user: u32, dir: Ino) {
+        self.missed(user, vec![(dir, NOBODYS.into())], STUCK);
     }
 
     /// Has the kernel give inodes up, unless somebody uses them; FORGETs follow. False: somebody does, or the kernel is too old to be asked.

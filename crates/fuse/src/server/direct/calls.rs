@@ -85,10 +85,16 @@ impl Server {
                 if self.status_dir.is_name(header.nodeid, &read.bytes) {
                     return Err(Refused::Errno(libc::EPERM));
                 }
-                match read.entry.op {
+                let done = match read.entry.op {
                     op::LOOKUP => self.take_from_kernel(header.pid, session, read, dir),
                     _ => self.birth_in_known(request, session, read, dir),
+                };
+                // What is said of somebody else's name the kernel is to say, too: another session's, or one that is being made through the mount.
+                direct.untold.wait(dir, &read.bytes);
+                if done == Err(Refused::Errno(libc::EEXIST)) {
+                    direct.notifier.settle_names(session.user.uid, dir);
                 }
+                done
             }
             _ => {
                 let mut consumer = session.lock(request.wait)?;
@@ -212,23 +218,21 @@ impl Server {
     ) -> Result<Vec<u8>, Refused> {
         let direct = &self.direct;
         direct.check_new_handle(&*session.lock(Wait::Allowed)?, read)?;
+        let making = direct.untold.begin(dir, &read.bytes);
         let attr = direct.make(session, read, &direct.volume, dir)?;
-        {
-            let mut consumer = session.lock(Wait::Allowed)?;
-            if consumer.over || direct.check_new_handle(&consumer, read).is_err() {
-                return Err(Refused::Errno(libc::EBADF));
-            }
-            let born = Opened {
-                number: read.entry.h2,
-                ino: attr.ino,
-                access: READING | WRITING,
-                newborn: false,
-            };
-            direct.open(session, &mut consumer, &direct.volume, born)?;
-        }
+        let born = Opened {
+            number: read.entry.h2,
+            ino: attr.ino,
+            access: READING | WRITING,
+            newborn: false,
+        };
+        let opened = direct.open_born(session, read, born);
+        // It is there, whatever came of that.
         direct
             .notifier
             .name_made(session.user.uid, dir, &read.bytes);
+        drop(making);
+        opened?;
         let synced = match direct.volume.is_synchronous(dir) {
             true => self.sync(request, &self.context(request, 0), SyncCall::File(dir)),
             false => Ok(()),
@@ -340,6 +344,15 @@ impl Direct {
             0 => Err(Errno(libc::EINVAL)),
             _ => Ok(read),
         }
+    }
+
+    /// A handle of what was made by a call.
+    fn open_born(&self, session: &Arc<Session>, read: &Read, born: Opened) -> Result<(), Refused> {
+        let mut consumer = session.lock(Wait::Allowed)?;
+        if consumer.over || self.check_new_handle(&consumer, read).is_err() {
+            return Err(Refused::Errno(libc::EBADF));
+        }
+        self.open(session, &mut consumer, &self.volume, born)
     }
 
     fn inode_of(&self, session: &Session, read: &Read) -> Result<Ino, Refused> {

@@ -250,6 +250,11 @@ impl Direct {
         }
     }
 
+    /// A session makes this name, and the kernel is not told yet: it is not listed for it, either.
+    pub fn is_untold(&self, dir: Ino, name: &[u8]) -> bool {
+        self.untold.contains(dir, name)
+    }
+
     /// The kernel has given references to an inode up, which are fewer by now.
     pub fn note_forgotten(&self, ino: Ino) {
         self.absent.forget(ino, || self.kernel_knows(ino));

@@ -18,7 +18,7 @@
 //! attribute, page or name, so whatever is done with it comes here as a request, which breaks the hold (`Server::break_before`).
 //!
 //! Names are posted into held directories only: the kernel has no dentry, and no listing, of any. Where the kernel knows the directory, a name is
-//! made by a call that may wait (`birth_in_known`), and the kernel is told before the program is.
+//! made by a call that may wait (`birth_in_known`), and the kernel is told before the program is. Nobody else is told of it before, either (`untold`).
 //!
 //! # Order
 //! A session's entries are carried out in the order in which they were published, whoever carries them out: the session's own
@@ -48,6 +48,7 @@ mod names;
 mod session;
 mod thread;
 mod tokens;
+mod untold;
 
 use self::forgets::{Absent, Forgets};
 use super::notifier::Notifier;
@@ -72,6 +73,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 pub(super) use tokens::Token;
 use tokens::Tokens;
+use untold::Untold;
 
 /// Sessions of a mount, and of one user.
 const SESSIONS_MAX: usize = 256;
@@ -108,6 +110,7 @@ pub struct Direct {
     known: AtomicUsize,
     forgets: Forgets,
     absent: Absent,
+    untold: Untold,
     /// Held by who gives back what was promised.
     giving: Mutex<()>,
     /// How often that was done.
@@ -175,6 +178,7 @@ impl Direct {
             known: AtomicUsize::new(0),
             forgets: Forgets::default(),
             absent: Absent::default(),
+            untold: Untold::default(),
             giving: Mutex::default(),
             given_back: AtomicU64::new(0),
             short_until: Mutex::default(),
