@@ -228,6 +228,10 @@ pub const FOPEN_KEEP_CACHE: u32 = 1 << 1;
 pub const NOTIFY_INVAL_INODE: i32 = 2;
 /// Another notification: [`InvalEntryOut`].
 pub const NOTIFY_INVAL_ENTRY: i32 = 3;
+/// A flag of it: what the name leads to is asked for again, and nothing else.
+pub const EXPIRE_ONLY: u32 = 1;
+/// First minor of a kernel that knows it (Linux 6.2).
+pub const EXPIRES: u32 = 38;
 /// Another notification: [`StoreOut`].
 pub const NOTIFY_STORE: i32 = 4;
 /// Another notification: [`PruneOut`]. Kernels that do not know it refuse it.

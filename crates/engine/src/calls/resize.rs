@@ -44,7 +44,7 @@ impl Calls {
         layer.body.write().holes.insert(from, to);
         let shown = st.attr.blocks512 / u64::from(self.block_size() / 512);
         let mut left = shown.saturating_sub(freed + dropped);
-        if from == 0 && to == LBLK_END {
+        if left > 0 && from == 0 && to == LBLK_END {
             // The tree of extents goes with the content; it counts since it has its place.
             let tree = left.saturating_sub(self.image().xattr_blocks(inode.ino));
             (left, freed) = (left - tree, freed + tree);

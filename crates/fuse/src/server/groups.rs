@@ -7,6 +7,7 @@ use super::ioctl::{
     F2FS_ABORT, F2FS_COMMIT, F2FS_START, put_line, set_result, trace_arg, versioned,
 };
 use super::{Answer, Server};
+use crate::abi;
 use crate::show::Paths;
 use crate::transport::channel::Channel;
 use crate::wire::{Errno, Reply, Request};
@@ -25,7 +26,8 @@ impl Server {
         let is_open = move |ino| direct.upgrade().is_some_and(|d| d.is_open(ino));
         self.asker
             .start(&self.volume, kernel.clone(), closes_are_seen, is_open)?;
-        self.notifier.start(&self.volume, kernel)
+        let expires = self.agreed.minor >= abi::EXPIRES;
+        self.notifier.start(&self.volume, kernel, expires)
     }
 
     /// Lets go of the kernel.

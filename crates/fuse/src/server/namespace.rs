@@ -28,6 +28,7 @@ impl Server {
             return self.lookup_token(request, token, name, reply);
         }
         let active = self.direct.is_active();
+        let is_coming = self.direct.is_coming(parent, name);
         match self.volume_for(request).lookup(parent, name) {
             Ok(attr) => {
                 self.push_entry(reply, &attr);
@@ -43,7 +44,7 @@ impl Server {
             Err(Error::Errno(libc::ENOENT)) => {
                 self.direct.note_absent(parent, name);
                 reply.push(&abi::EntryOut {
-                    entry_valid: FOREVER,
+                    entry_valid: if is_coming { 0 } else { self.direct.absence() },
                     ..Default::default()
                 });
             }
@@ -252,8 +253,7 @@ impl Server {
         let name = self.changeable(request.header.nodeid, name)?;
         let attr = self
             .volume_for(request)
-            .symlink(&cx, parent, name, target)
-            .map_err(made_meanwhile)?;
+            .symlink(&cx, parent, name, target)?;
         self.push_entry(reply, &attr);
         Ok(())
     }
@@ -272,7 +272,11 @@ impl Server {
         let made = self
             .volume_for(request)
             .mknod(&cx, parent, name, mode, arg.rdev);
-        let attr = made.map_err(made_meanwhile)?;
+        let attr = made.map_err(|e| match e.errno() {
+            // A program's session has made it since the kernel has looked. For ESTALE the kernel looks again, and opens it, or says that it exists.
+            libc::EEXIST if u32::from(mode) & libc::S_IFMT == libc::S_IFREG => Errno(libc::ESTALE),
+            _ => e.into(),
+        })?;
         self.push_entry(reply, &attr);
         Ok(())
     }
@@ -282,8 +286,7 @@ impl Server {
         let name = self.changeable(request.header.nodeid, one_name(rest)?)?;
         let mode = (arg.mode & 0o7777) as u16 | libc::S_IFDIR as u16;
         let (cx, parent) = (self.context(request, arg.umask), self.target(request)?);
-        let made = self.volume_for(request).mkdir(&cx, parent, name, mode);
-        let attr = made.map_err(made_meanwhile)?;
+        let attr = self.volume_for(request).mkdir(&cx, parent, name, mode)?;
         self.push_entry(reply, &attr);
         Ok(())
     }
@@ -334,8 +337,7 @@ impl Server {
         let name = self.changeable(request.header.nodeid, name)?;
         let before = self.notifier.look();
         self.volume_for(request)
-            .rename(&cx, from, name, to, new_name, flags)
-            .map_err(made_meanwhile)?;
+            .rename(&cx, from, name, to, new_name, flags)?;
         let names = [(from, name), (to, new_name)];
         self.notifier.renamed(&self.volume, before, cx.uid, names);
         if from != to {
@@ -362,8 +364,7 @@ impl Server {
         let cx = self.context(request, 0);
         let (ino, parent) = (ino_of(arg.oldnodeid)?, self.target(request)?);
         self.direct.note_linked_by_kernel(ino);
-        let made = self.volume_for(request).link(&cx, ino, parent, name);
-        let attr = made.map_err(made_meanwhile)?;
+        let attr = self.volume_for(request).link(&cx, ino, parent, name)?;
         self.push_entry(reply, &attr);
         Ok(())
     }
@@ -373,12 +374,8 @@ impl Server {
         check_range(arg.offset, 0)?;
         let room = (arg.size as usize).min(LIST_MAX);
         let body = &mut reply.body;
-        let dir = self.target(request)?;
         self.volume_for(request)
-            .readdir(dir, arg.offset, &mut |entry| {
-                if self.direct.is_untold(dir, &entry.name) {
-                    return true;
-                }
+            .readdir(self.target(request)?, arg.offset, &mut |entry| {
                 if body.len() + padded(size_of::<abi::Dirent>() + entry.name.len()) > room {
                     return false;
                 }
@@ -400,9 +397,6 @@ impl Server {
         // Collected first: the engine may hold the directory while it calls back.
         self.volume_for(request)
             .readdir(dir, arg.offset, &mut |entry| {
-                if self.direct.is_untold(dir, &entry.name) {
-                    return true;
-                }
                 taken += padded(FIXED + entry.name.len());
                 if taken <= room {
                     entries.push(entry);
@@ -465,15 +459,6 @@ impl Server {
             ..Default::default()
         });
         Ok(())
-    }
-}
-
-/// A name that exists: a program's session has made it since the kernel has looked. For ESTALE the kernel looks again, and opens it, or says
-/// that it exists.
-fn made_meanwhile(error: Error) -> Errno {
-    match error.errno() {
-        libc::EEXIST => Errno(libc::ESTALE),
-        other => Errno(other),
     }
 }
 

@@ -45,7 +45,7 @@ const RANGES_MAX: usize = 256;
 /// Groups that were taken back of which it is known what the kernel was to be told, and lanes of them: somebody may still ask.
 const GROUPS_MAX: usize = 1024;
 const KEYS_MAX: usize = 1 << 18;
-/// A name that is not there: the kernel takes the directory's lock to forget that.
+/// A name that is not there.
 const NOBODYS: &[u8] = b".ccfs-direct-";
 /// Names for which memory is kept when there are none.
 const KEPT: usize = 1024;
@@ -59,6 +59,8 @@ enum Task {
     Prune(Vec<Ino>, SyncSender<bool>),
     /// The kernel need not remember that there is no such name, until then.
     Missed(Ino, Box<[u8]>, Instant),
+    /// A name that is about to be made. Whoever makes it by the kernel meanwhile holds the directory's lock.
+    Comes(Ino, Vec<u8>),
     /// A name that was made, and its directory. First the name: that waits for a listing under way, which could bring the old pages back.
     Made(Ino, Vec<u8>),
     /// Attributes, size and pages of an inode that so many aborts have touched.
@@ -89,6 +91,8 @@ struct Shared {
     hash: RandomState,
     /// It was said that the kernel takes long.
     warned: AtomicBool,
+    /// The kernel can be told to ask for a name again.
+    expires: AtomicBool,
 }
 
 #[derive(Default)]
@@ -117,13 +121,20 @@ impl Default for Notifier {
             names: Mutex::default(),
             hash: RandomState::new(),
             warned: AtomicBool::new(false),
+            expires: AtomicBool::new(false),
         }))
     }
 }
 
 impl Notifier {
-    /// From here on the kernel is told, and groups can be opened. Errors: no thread can be started.
-    pub fn start(&self, volume: &Arc<Volume>, kernel: Channel) -> std::io::Result<()> {
+    /// From here on the kernel is told, and groups can be opened. `expires`: it knows [`crate::abi::EXPIRE_ONLY`]. Errors: no thread can be started.
+    pub fn start(
+        &self,
+        volume: &Arc<Volume>,
+        kernel: Channel,
+        expires: bool,
+    ) -> std::io::Result<()> {
+        self.0.expires.store(expires, SeqCst);
         let (weak, shared) = (Arc::downgrade(volume), Arc::downgrade(&self.0));
         self.0.lanes.start(move |task| {
             if let Some(shared) = shared.upgrade() {
@@ -225,6 +236,15 @@ impl Notifier {
             .wait(&[Key::Inode(dir)], now, PATIENCE, PATIENCE);
     }
 
+    /// A name is about to be made: the kernel forgets that it was not there. Waits until that is told, but not long where somebody holds the directory.
+    pub fn name_comes(&self, user: u32, dir: Ino, name: &[u8]) {
+        let weight = NAME_BYTES + name.len();
+        let (key, task) = (Key::Names(dir), Task::Comes(dir, name.to_vec()));
+        if self.0.lanes.add(key, user, weight, task).is_ok() {
+            self.0.lanes.wait(&[key], self.0.lanes.now(), STUCK, STUCK);
+        }
+    }
+
     /// A name was made that the kernel may believe not to be there, and its directory has changed. Waits until it is told, as `TELL_WAIT` says; where
     /// somebody holds the directory it may be told later.
     pub fn name_made(&self, user: u32, dir: Ino, name: &[u8]) {
@@ -254,12 +274,6 @@ impl Notifier {
         }
         let now = self.0.lanes.now();
         self.0.lanes.wait(&keys, now, patience, patience);
-    }
-
-    /// Waits, for some time at most, until whoever makes a name in this directory by the kernel has got his answer there: he has the directory's
-    /// lock until then.
-    pub fn settle_names(&self, user: u32, dir: Ino) {
-        self.missed(user, vec![(dir, NOBODYS.into())], STUCK);
     }
 
     /// Has the kernel give inodes up, unless somebody uses them; FORGETs follow. False: somebody does, or the kernel is too old to be asked.
@@ -445,8 +459,21 @@ impl Shared {
                 let nodes: Vec<_> = inos.into_iter().map(node_of).collect();
                 let _ = given_up.send(kernel.prune(&nodes));
             }
+            Task::Comes(dir, name) if self.expires.load(SeqCst) => {
+                kernel.expire_entry(node_of(dir), &name);
+            }
+            Task::Comes(dir, name) => {
+                // One that is there may be in use, or a mount point. The lock is waited for in any case.
+                let found = volume.upgrade().map(|volume| volume.lookup(dir, &name));
+                let is_there = matches!(found, Some(Ok(_)));
+                let name = if is_there { NOBODYS } else { &name };
+                kernel.invalidate_entry(node_of(dir), name);
+            }
             Task::Made(dir, name) => {
-                kernel.invalidate_entry(node_of(dir), &name);
+                match self.expires.load(SeqCst) {
+                    true => kernel.expire_entry(node_of(dir), &name),
+                    false => kernel.invalidate_entry(node_of(dir), &name),
+                }
                 kernel.invalidate_inode(node_of(dir));
             }
             Task::Restored(ino, aborts) => restored(volume, kernel, ino, aborts),

@@ -2,8 +2,8 @@
 //!
 //! A reply must go to the descriptor that its request came from: each keeps its own list of requests under way.
 use crate::abi::{
-    InHeader, InvalEntryOut, InvalInodeOut, NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE, NOTIFY_PRUNE,
-    NOTIFY_STORE, OutHeader, PruneOut, StoreOut, op,
+    EXPIRE_ONLY, InHeader, InvalEntryOut, InvalInodeOut, NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE,
+    NOTIFY_PRUNE, NOTIFY_STORE, OutHeader, PruneOut, StoreOut, op,
 };
 use crate::server::init::{Agreed, MAX_WRITE, Negotiation, negotiate};
 use crate::sys;
@@ -135,10 +135,19 @@ impl Channel {
 
     /// The kernel forgets what a name leads to. It waits for the directory's lock, so this is for a thread that serves no request.
     pub fn invalidate_entry(&self, parent: u64, name: &[u8]) {
+        self.tell_of_entry(parent, name, 0);
+    }
+
+    /// As `invalidate_entry`, but what the name leads to only has to be asked for again: nothing is unmounted below it. From 7.38 (Linux 6.2) on.
+    pub fn expire_entry(&self, parent: u64, name: &[u8]) {
+        self.tell_of_entry(parent, name, EXPIRE_ONLY);
+    }
+
+    fn tell_of_entry(&self, parent: u64, name: &[u8], flags: u32) {
         let body = InvalEntryOut {
             parent,
             namelen: name.len() as u32,
-            flags: 0,
+            flags,
         };
         let name = [name, b"\0"].concat();
         let _ = self.notify(NOTIFY_INVAL_ENTRY, body.as_bytes(), &name);

@@ -85,16 +85,10 @@ impl Server {
                 if self.status_dir.is_name(header.nodeid, &read.bytes) {
                     return Err(Refused::Errno(libc::EPERM));
                 }
-                let done = match read.entry.op {
+                match read.entry.op {
                     op::LOOKUP => self.take_from_kernel(header.pid, session, read, dir),
                     _ => self.birth_in_known(request, session, read, dir),
-                };
-                // What is said of somebody else's name the kernel is to say, too: another session's, or one that is being made through the mount.
-                direct.untold.wait(dir, &read.bytes);
-                if done == Err(Refused::Errno(libc::EEXIST)) {
-                    direct.notifier.settle_names(session.user.uid, dir);
                 }
-                done
             }
             _ => {
                 let mut consumer = session.lock(request.wait)?;
@@ -207,8 +201,8 @@ impl Server {
         Ok(Vec::new())
     }
 
-    /// A file or directory is born in a directory that the kernel knows. The kernel may know that the name was not there, and is told before the
-    /// program is.
+    /// A file or directory is born in a directory that the kernel knows. The kernel may know that the name was not there, and forgets that before; and
+    /// it is told of the directory's change before the program is.
     fn birth_in_known(
         &self,
         request: &Request<'_>,
@@ -218,8 +212,13 @@ impl Server {
     ) -> Result<Vec<u8>, Refused> {
         let direct = &self.direct;
         direct.check_new_handle(&*session.lock(Wait::Allowed)?, read)?;
-        let making = direct.untold.begin(dir, &read.bytes);
-        let attr = direct.make(session, read, &direct.volume, dir)?;
+        let user = session.user.uid;
+        let made = {
+            let _coming = direct.coming.begin(dir, &read.bytes);
+            direct.notifier.name_comes(user, dir, &read.bytes);
+            direct.make(session, read, &direct.volume, dir)
+        };
+        let attr = made?;
         let born = Opened {
             number: read.entry.h2,
             ino: attr.ino,
@@ -228,10 +227,7 @@ impl Server {
         };
         let opened = direct.open_born(session, read, born);
         // It is there, whatever came of that.
-        direct
-            .notifier
-            .name_made(session.user.uid, dir, &read.bytes);
-        drop(making);
+        direct.notifier.name_made(user, dir, &read.bytes);
         opened?;
         let synced = match direct.volume.is_synchronous(dir) {
             true => self.sync(request, &self.context(request, 0), SyncCall::File(dir)),

@@ -1,7 +1,7 @@
 //! Who holds what, and how that ends.
 use super::session::Session;
 use super::{Direct, count};
-use crate::server::{Answer, Server, ino_of};
+use crate::server::{Answer, FOREVER, Server, ino_of};
 use crate::wire::{Errno, Request};
 use ccfs_engine::{Attr, Calls, FLAG_APPEND, FLAG_EXTENTS, FLAG_IMMUTABLE, Ino, ROOT_INO, Wait};
 use std::sync::Arc;
@@ -250,9 +250,15 @@ impl Direct {
         }
     }
 
-    /// A session makes this name, and the kernel is not told yet: it is not listed for it, either.
-    pub fn is_untold(&self, dir: Ino, name: &[u8]) -> bool {
-        self.untold.contains(dir, name)
+    /// A session is about to make this name: that it is not there is not to be remembered. To be asked before it is looked up.
+    pub fn is_coming(&self, dir: Ino, name: &[u8]) -> bool {
+        self.coming.contains(dir, name)
+    }
+
+    /// How long the kernel may remember that a name is not there, seconds. Where sessions make names it is told of each; from Linux 6.19 on
+    /// that does not wait for a LOOKUP under way, which may come to its end later.
+    pub fn absence(&self) -> u64 {
+        if self.allowed.on { 1 } else { FOREVER }
     }
 
     /// The kernel has given references to an inode up, which are fewer by now.

@@ -18,7 +18,8 @@
 //! attribute, page or name, so whatever is done with it comes here as a request, which breaks the hold (`Server::break_before`).
 //!
 //! Names are posted into held directories only: the kernel has no dentry, and no listing, of any. Where the kernel knows the directory, a name is
-//! made by a call that may wait (`birth_in_known`), and the kernel is told before the program is. Nobody else is told of it before, either (`untold`).
+//! made by a call that may wait (`birth_in_known`). First the kernel forgets that it is not there, and is told so by nobody that it would
+//! remember it (`coming`); then it is made. So whoever knows of it, by whatever way, finds it by the kernel.
 //!
 //! # Order
 //! A session's entries are carried out in the order in which they were published, whoever carries them out: the session's own
@@ -34,6 +35,7 @@ mod attributes;
 mod calls;
 mod checks;
 mod clock;
+mod coming;
 mod confined;
 mod execute;
 mod failures;
@@ -48,8 +50,8 @@ mod names;
 mod session;
 mod thread;
 mod tokens;
-mod untold;
 
+use self::coming::Coming;
 use self::forgets::{Absent, Forgets};
 use super::notifier::Notifier;
 use super::{Answer, Server};
@@ -73,7 +75,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 pub(super) use tokens::Token;
 use tokens::Tokens;
-use untold::Untold;
 
 /// Sessions of a mount, and of one user.
 const SESSIONS_MAX: usize = 256;
@@ -110,7 +111,7 @@ pub struct Direct {
     known: AtomicUsize,
     forgets: Forgets,
     absent: Absent,
-    untold: Untold,
+    coming: Coming,
     /// Held by who gives back what was promised.
     giving: Mutex<()>,
     /// How often that was done.
@@ -178,7 +179,7 @@ impl Direct {
             known: AtomicUsize::new(0),
             forgets: Forgets::default(),
             absent: Absent::default(),
-            untold: Untold::default(),
+            coming: Coming::default(),
             giving: Mutex::default(),
             given_back: AtomicU64::new(0),
             short_until: Mutex::default(),
