@@ -95,15 +95,12 @@ fn is_of_paths(number: i64, command: u64) -> bool {
 }
 
 /// It waits for nothing that others hold: they go on meanwhile.
-pub fn sync(region: &Region, fd: i32) -> Answer {
+pub fn sync(fd: i32) -> Answer {
     let on = stands_for(fd as u64)?;
     match on.open.is_path() {
         true => Err(Stop::Errno(libc::EBADF)),
         false if mounts().ignores_fsync() => Ok(0),
-        false => {
-            region.gain.note_sync();
-            on.sync()
-        }
+        false => on.sync(),
     }
 }
 

@@ -439,7 +439,7 @@ fn within(region: &Region, kind: Kind, call: &Call, blocked: Blocked) -> Option<
         {
             // It takes long; children can be begun meanwhile.
             drop(inside);
-            by_descriptor::sync(region, call.args[0] as i32)
+            by_descriptor::sync(call.args[0] as i32)
         }
         Kind::On => by_descriptor::call(region, call),
         Kind::Copies => copying::call(call),

@@ -1,5 +1,5 @@
-//! Programs that the kernel serves better: who waits for the disk, or reads much, gains nothing by calls without it, and one thread of
-//! the daemon carries all of a session's out.
+//! Programs that the kernel serves better: who reads much gains nothing by calls without it, and one thread of the daemon carries all of a
+//! session's out.
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
@@ -7,30 +7,21 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 #[derive(Default)]
 pub struct Gain {
     calls: AtomicU32,
-    syncs: AtomicU32,
     /// Bytes.
     read: AtomicU64,
 }
 
 /// Calls before anything is judged.
 const CALLS_MIN: u32 = 64;
-/// Syncs are too many if there are more than one in so many calls.
-const CALLS_PER_SYNC: u32 = 32;
-/// And so many bytes for each call are too much to read.
+/// So many bytes for each call are too much to read.
 const READ_PER_CALL: u64 = 8 << 10;
 
 impl Gain {
     /// A call was made here. True: the program is better off with the kernel.
     pub fn note_call(&self) -> bool {
         let calls = self.calls.fetch_add(1, Relaxed);
-        let waits = self.syncs.load(Relaxed).saturating_mul(CALLS_PER_SYNC) > calls;
         let reads = self.read.load(Relaxed) > u64::from(calls) * READ_PER_CALL;
-        calls.is_multiple_of(CALLS_MIN) && calls > 0 && (waits || reads)
-    }
-
-    /// A file was made durable, and the program waited for it.
-    pub fn note_sync(&self) {
-        self.syncs.fetch_add(1, Relaxed);
+        calls.is_multiple_of(CALLS_MIN) && calls > 0 && reads
     }
 
     /// So many bytes were read.
@@ -54,28 +45,16 @@ mod tests {
     #[test]
     fn who_writes_and_reads_little_gains() {
         assert!(!lost(10_000, |gain, _| gain.note_read(8_000)));
-        assert!(!lost(10_000, |gain, n| {
-            if n % 40 == 39 {
-                gain.note_sync();
-            }
-        }));
     }
 
     #[test]
-    fn who_syncs_or_reads_much_does_not() {
-        assert!(lost(100, |gain, n| {
-            if n % 8 == 0 {
-                gain.note_sync();
-            }
-        }));
+    fn who_reads_much_does_not() {
         assert!(lost(100, |gain, n| {
             if n % 12 == 0 {
                 gain.note_read(128 << 10);
             }
         }));
-        assert!(
-            !lost(CALLS_MIN, |gain, _| gain.note_sync()),
-            "too early to say"
-        );
+        let most = |gain: &Gain, _| gain.note_read(1 << 20);
+        assert!(!lost(CALLS_MIN, most), "too early to say");
     }
 }
