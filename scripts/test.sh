@@ -147,13 +147,16 @@ on_flash() {
     CCFS_TEST_BACKEND=flash CCFS_TEST_ROUNDS=9 run_suites "$suites"
 }
 
-doc() { RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" cargo doc --quiet --workspace --no-deps; }
+doc() { RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" cargo doc --quiet --release --workspace --no-deps; }
+
+# clippy as everything else is built: what proc macros and build scripts make is made once.
+lint() { cargo clippy --quiet --release --workspace --all-targets -- -D warnings; }
 
 # What comes before every commit.
 check() {
     part "install what is missing" scripts/deps.sh check
     part "format" cargo fmt --all --check
-    part "clippy" cargo clippy --quiet --workspace --all-targets -- -D warnings
+    part "clippy" lint
     part "short tests" short_tests
 }
 
@@ -168,7 +171,7 @@ everything() {
 
     part "install what is missing" scripts/deps.sh test
     part "format" cargo fmt --all --check
-    part "clippy" cargo clippy --quiet --workspace --all-targets -- -D warnings
+    part "clippy" lint
     part "licenses and sources of dependencies" cargo deny --log-level error check licenses bans sources
     part "documentation" doc
     part "build" cargo build --quiet --release --workspace --all-targets
