@@ -15,6 +15,7 @@ use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::sync::Mutex;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
 
 const STALE: i32 = libc::ESTALE;
 const BUSY: i32 = libc::EBUSY;
@@ -349,6 +350,7 @@ fn who_is_told_of_a_name_finds_it() {
         return;
     }
     const ROUNDS: usize = 3000;
+    const PATIENCE: Duration = Duration::from_secs(300);
     let mut m = TestMount::new(FsType::Fuseblk);
     let (maker, other) = (root_of(&m), root_of(&m));
     fs::write(m.path("source"), "").unwrap();
@@ -365,6 +367,11 @@ fn who_is_told_of_a_name_finds_it() {
     let tell = |n: usize| {
         let (name, path, source) = (n.to_string(), m.path(&n.to_string()), m.path("source"));
         match n % 6 {
+            // EBUSY: somebody has looked at it by now.
+            0 if n / 6 % 3 == 0 => match other.take(&name, OpenOptions::new_file()) {
+                Err(e) if e.raw_os_error() == Some(BUSY) => false,
+                taken => is_there(taken.map(drop)),
+            },
             0 => is_there(other.make_dir(&name, 0o700).map(drop)),
             1 => is_there(fs::create_dir(&path)),
             2 => is_there(symlink("to", &path)),
@@ -383,8 +390,10 @@ fn who_is_told_of_a_name_finds_it() {
         }
     };
     let turn = AtomicUsize::new(0);
+    let begun = Instant::now();
     let wait_for = |value| {
         while turn.load(SeqCst) != value {
+            assert!(begun.elapsed() < PATIENCE, "the other one has ended");
             std::thread::yield_now();
         }
     };

@@ -45,13 +45,16 @@ impl Dir {
         let handle = self.handle_to_take(&way)?;
         let way_of_it = FileWay::Held(handle);
         let file = File::new(session, way_of_it, how, Known::default()).taken();
-        let found = self.take_from_kernel(&way, handle, name, how.access(), (0, 0));
+        // Whether it is there the kernel has to say as well: who makes it is told so.
+        let found = match how.create && how.exclusive {
+            true => fail(libc::ENOENT),
+            false => self.take_from_kernel(&way, handle, name, how.access(), (0, 0)),
+        };
         let taken = match found {
             Err(e) if e.kind() == ErrorKind::NotFound && how.create => self
                 .birth_as(handle, &mut way, op::CREATE, name, how.mode)
                 .map(drop),
             Err(e) => Err(e),
-            Ok(_) if how.create && how.exclusive => fail(libc::EEXIST),
             Ok(Did::Done((attr, _))) => {
                 session.note_size(attr.size);
                 Ok(())

@@ -28,7 +28,7 @@ impl Server {
             return self.lookup_token(request, token, name, reply);
         }
         let active = self.direct.is_active();
-        let is_coming = self.direct.is_coming(parent, name);
+        let before = self.direct.look_for_coming(parent, name);
         match self.volume_for(request).lookup(parent, name) {
             Ok(attr) => {
                 self.push_entry(reply, &attr);
@@ -43,8 +43,10 @@ impl Server {
             // Node id 0: the kernel remembers that there is no such name.
             Err(Error::Errno(libc::ENOENT)) => {
                 self.direct.note_absent(parent, name);
+                let absence = self.direct.absence(before);
                 reply.push(&abi::EntryOut {
-                    entry_valid: if is_coming { 0 } else { self.direct.absence() },
+                    entry_valid: absence.as_secs(),
+                    entry_valid_nsec: absence.subsec_nanos(),
                     ..Default::default()
                 });
             }

@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 /// until they come.)
 pub const TELL_WAIT: Duration = Duration::from_secs(30);
 /// And, after an abort, while none of it is told: somebody holds what it waits for.
-const STUCK: Duration = Duration::from_secs(1);
+pub const STUCK: Duration = Duration::from_secs(1);
 /// How long an abort that somebody else makes is waited for between two looks at the volume.
 const LOOK: Duration = Duration::from_millis(10);
 /// Names of one user that the kernel has not been told, bytes with [`NAME_BYTES`] for each.
@@ -59,9 +59,9 @@ enum Task {
     Prune(Vec<Ino>, SyncSender<bool>),
     /// The kernel need not remember that there is no such name, until then.
     Missed(Ino, Box<[u8]>, Instant),
-    /// A name that is about to be made. Whoever makes it by the kernel meanwhile holds the directory's lock.
-    Comes(Ino, Vec<u8>),
-    /// A name that was made, and its directory. First the name: that waits for a listing under way, which could bring the old pages back.
+    /// A name that is about to be made, while somebody waits for that. Whoever makes it by the kernel meanwhile holds the directory's lock.
+    Comes(Ino, Box<[u8]>, Weak<()>),
+    /// A name that was made, and its directory; the name need not be told where it is the one that is nobody's. First the name: that waits for a listing under way, which could bring the old pages back.
     Made(Ino, Vec<u8>),
     /// Attributes, size and pages of an inode that so many aborts have touched.
     Restored(Ino, u32),
@@ -236,21 +236,27 @@ impl Notifier {
             .wait(&[Key::Inode(dir)], now, PATIENCE, PATIENCE);
     }
 
-    /// A name is about to be made: the kernel forgets that it was not there. Waits until that is told, but not long where somebody holds the directory.
-    pub fn name_comes(&self, user: u32, dir: Ino, name: &[u8]) {
-        let weight = NAME_BYTES + name.len();
-        let (key, task) = (Key::Names(dir), Task::Comes(dir, name.to_vec()));
-        if self.0.lanes.add(key, user, weight, task).is_ok() {
-            self.0.lanes.wait(&[key], self.0.lanes.now(), STUCK, STUCK);
-        }
+    /// A name is about to be made: the kernel forgets that it was not there. Waits until that is told, but not long where somebody holds the directory;
+    /// false: it is not told.
+    pub fn name_comes(&self, user: u32, dir: Ino, name: &[u8]) -> bool {
+        let (key, weight) = (Key::Names(dir), NAME_BYTES + name.len());
+        let waits = Arc::new(());
+        let task = Task::Comes(dir, name.into(), Arc::downgrade(&waits));
+        let lanes = &self.0.lanes;
+        lanes.add(key, user, weight, task).is_ok()
+            && lanes.wait(&[key], lanes.now(), STUCK, TELL_WAIT)
     }
 
-    /// A name was made that the kernel may believe not to be there, and its directory has changed. Waits until it is told, as `TELL_WAIT` says; where
-    /// somebody holds the directory it may be told later.
-    pub fn name_made(&self, user: u32, dir: Ino, name: &[u8]) {
-        let weight = NAME_BYTES + name.len();
+    /// A name was made that the kernel may believe not to be there, unless it has `forgotten` that, and its directory has changed. Waits until it is told, as
+    /// `TELL_WAIT` says; where somebody holds the directory it may be told later.
+    pub fn name_made(&self, user: u32, dir: Ino, name: &[u8], forgotten: bool) {
+        let (key, weight) = (Key::Names(dir), NAME_BYTES + name.len());
+        // By now it may be in use, or a mount point.
+        let name = match forgotten && !self.0.expires.load(SeqCst) {
+            true => NOBODYS,
+            false => name,
+        };
         let task = Task::Made(dir, name.to_vec());
-        let key = Key::Names(dir);
         if self.0.lanes.add(key, user, weight, task).is_ok() {
             self.wait(&[key], self.0.lanes.now());
         }
@@ -459,21 +465,24 @@ impl Shared {
                 let nodes: Vec<_> = inos.into_iter().map(node_of).collect();
                 let _ = given_up.send(kernel.prune(&nodes));
             }
-            Task::Comes(dir, name) if self.expires.load(SeqCst) => {
-                kernel.expire_entry(node_of(dir), &name);
-            }
-            Task::Comes(dir, name) => {
+            // It is made by now, and told after this.
+            Task::Comes(_, _, waits) if waits.strong_count() == 0 => {}
+            Task::Comes(dir, name, _) => {
                 // One that is there may be in use, or a mount point. The lock is waited for in any case.
-                let found = volume.upgrade().map(|volume| volume.lookup(dir, &name));
-                let is_there = matches!(found, Some(Ok(_)));
-                let name = if is_there { NOBODYS } else { &name };
-                kernel.invalidate_entry(node_of(dir), name);
+                let is_there = || {
+                    let found = volume.upgrade().map(|volume| volume.lookup(dir, &name));
+                    matches!(found, Some(Ok(_)))
+                };
+                let expires = self.expires.load(SeqCst);
+                let name = if !expires && is_there() {
+                    NOBODYS
+                } else {
+                    &name
+                };
+                self.forget_name(kernel, dir, name);
             }
             Task::Made(dir, name) => {
-                match self.expires.load(SeqCst) {
-                    true => kernel.expire_entry(node_of(dir), &name),
-                    false => kernel.invalidate_entry(node_of(dir), &name),
-                }
+                self.forget_name(kernel, dir, &name);
                 kernel.invalidate_inode(node_of(dir));
             }
             Task::Restored(ino, aborts) => restored(volume, kernel, ino, aborts),
@@ -489,6 +498,16 @@ impl Shared {
                 kernel.invalidate_range(stale.nodeid, stale.range);
                 done();
             }
+        }
+    }
+}
+
+impl Shared {
+    /// The kernel asks for a name again, by a way that unmounts nothing if it can.
+    fn forget_name(&self, kernel: &Channel, dir: Ino, name: &[u8]) {
+        match self.expires.load(SeqCst) {
+            true => kernel.expire_entry(node_of(dir), name),
+            false => kernel.invalidate_entry(node_of(dir), name),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The guest's side: runs the checks of a plan under the kernel that runs, and tells of each in one line.
 
 use super::checks::{self, Check, Part};
-use super::{Line, Outcome, Plan, release, short};
+use super::{Line, Outcome, Plan, Version, release, short};
 use crate::harness::{WorkDir, ccfs_program, run_ok};
 use crate::sys;
 use std::fs::{self, File};
@@ -120,7 +120,7 @@ fn tests(program: &str, names: &[&str], env: &[(&str, &str)], plan: &Plan) -> Re
     let said = fs::read(&log).unwrap_or_default();
     let said = String::from_utf8_lossy(&said);
     let verdict = match status {
-        Some(status) => judge(&said, status.success(), names.len(), checks::has_rings()),
+        Some(status) => judge(&said, status.success(), names.len(), &Kernel::running()),
         None => Err(Outcome::Failed(format!("no end within {} s", plan.limit_s))),
     };
     verdict.map_err(|outcome| {
@@ -133,8 +133,32 @@ fn tests(program: &str, names: &[&str], env: &[(&str, &str)], plan: &Plan) -> Re
     })
 }
 
-/// What a test program's output means. `asked`: how many tests were named, 0 for all that it has. `rings`: the kernel has FUSE over io_uring.
-fn judge(said: &str, success: bool, asked: usize, rings: bool) -> Result<u64, Outcome> {
+/// What a test can need of the kernel.
+struct Kernel {
+    version: Version,
+    /// It has FUSE over io_uring.
+    rings: bool,
+}
+
+impl Kernel {
+    fn running() -> Kernel {
+        Kernel {
+            version: Version::running(),
+            rings: checks::has_rings(),
+        }
+    }
+
+    /// It has not what a test was skipped for, and nobody has it there: the rest of the check is whole.
+    fn lacks(&self, why: &str) -> bool {
+        let needed = why.rsplit_once("needs Linux ");
+        let needed = needed.and_then(|(_, version)| Version::of(version));
+        needed.is_some_and(|needed| self.version < needed)
+            || !self.rings && why.contains(": no io_uring: ")
+    }
+}
+
+/// What a test program's output means. `asked`: how many tests were named, 0 for all that it has.
+fn judge(said: &str, success: bool, asked: usize, kernel: &Kernel) -> Result<u64, Outcome> {
     let result = said.lines().rfind(|l| l.starts_with("test result:"));
     let passed = result.and_then(|l| l.split(" passed").next()?.rsplit(' ').next()?.parse().ok());
     let passed: u64 = passed.unwrap_or(0);
@@ -151,8 +175,7 @@ fn judge(said: &str, success: bool, asked: usize, rings: bool) -> Result<u64, Ou
     let mut skipped = said
         .lines()
         .filter_map(|l| Some(l.split_once("skipped: ")?.1));
-    // A kernel that has no rings has them not tried: the rest of the check is whole.
-    match skipped.find(|why| rings || !why.contains(": no io_uring: ")) {
+    match skipped.find(|why| !kernel.lacks(why)) {
         Some(why) => Err(Outcome::Skipped(short(why))),
         None => Ok(passed),
     }
@@ -166,28 +189,37 @@ mod tests {
 
     #[test]
     fn the_output_of_a_test_program_is_understood() {
-        assert_eq!(
-            judge(&format!("test a ... ok\n{END}\n"), true, 2, true),
-            Ok(2)
+        let (old, new) = (
+            Kernel {
+                version: Version(6, 12),
+                rings: false,
+            },
+            Kernel {
+                version: Version(6, 18),
+                rings: true,
+            },
         );
-        assert_eq!(judge(END, true, 0, true), Ok(2));
-        let fewer = judge(END, true, 3, true);
+        let all = format!("test a ... ok\n{END}\n");
+        assert_eq!(judge(&all, true, 2, &new), Ok(2));
+        assert_eq!(judge(END, true, 0, &new), Ok(2));
+        let fewer = judge(END, true, 3, &new);
         assert!(matches!(fewer, Err(Outcome::Failed(_))), "{fewer:?}");
-        let none = judge("test result: ok. 0 passed; 0 failed", true, 0, true);
+        let none = judge("test result: ok. 0 passed; 0 failed", true, 0, &new);
         assert!(matches!(none, Err(Outcome::Failed(_))), "{none:?}");
-        let skipped = judge(
-            &format!("test a ... skipped: needs gcc\nok\n{END}"),
-            true,
-            2,
-            true,
-        );
+        let skipped = format!("test a ... skipped: needs gcc\nok\n{END}");
+        let skipped = judge(&skipped, true, 2, &old);
         assert_eq!(skipped, Err(Outcome::Skipped("needs gcc".into())));
-        let without = format!("skipped: a-uring: no io_uring: exit status: 32\n{END}");
-        assert_eq!(judge(&without, true, 2, false), Ok(2));
-        let failed = judge(&without, true, 2, true);
-        assert!(matches!(failed, Err(Outcome::Skipped(_))), "{failed:?}");
+        for why in [
+            "a-uring: no io_uring: exit status: 32",
+            "a: needs Linux 6.18",
+        ] {
+            let without = format!("skipped: {why}\n{END}");
+            assert_eq!(judge(&without, true, 2, &old), Ok(2), "{why}");
+            let failed = judge(&without, true, 2, &new);
+            assert!(matches!(failed, Err(Outcome::Skipped(_))), "{failed:?}");
+        }
         let said = "thread 'a' panicked at x.rs:1:\nleft is not right\nmore\n\ntest result: FAILED. 1 passed; 1 failed";
-        let Err(Outcome::Failed(why)) = judge(said, false, 2, true) else {
+        let Err(Outcome::Failed(why)) = judge(said, false, 2, &new) else {
             panic!("a failure");
         };
         assert!(why.contains("x.rs:1: left is not right"), "{why}");

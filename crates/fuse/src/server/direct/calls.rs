@@ -2,7 +2,7 @@
 use super::execute::answer;
 use super::holds::{ENTRIES_MAX, Entries};
 use super::session::{Handle, Opened, Read, Refused, Role, Session, read_at};
-use super::{Direct, Displaces, Server, Token, clock, confined, count};
+use super::{Direct, Displaces, Server, Token, clock, confined, count, names};
 use crate::rights;
 use crate::server::Answer;
 use crate::wire::{Errno, Request};
@@ -212,11 +212,15 @@ impl Server {
     ) -> Result<Vec<u8>, Refused> {
         let direct = &self.direct;
         direct.check_new_handle(&*session.lock(Wait::Allowed)?, read)?;
+        // The kernel is not told of what cannot be.
+        let name = names::checked(&read.bytes)?;
+        direct.may(session, &direct.volume, dir, rights::SEARCH | rights::WRITE)?;
         let user = session.user.uid;
-        let made = {
-            let _coming = direct.coming.begin(dir, &read.bytes);
-            direct.notifier.name_comes(user, dir, &read.bytes);
-            direct.make(session, read, &direct.volume, dir)
+        let (forgotten, made) = {
+            let _coming = direct.coming.begin(dir, name);
+            let forgotten = direct.notifier.name_comes(user, dir, name);
+            let made = direct.make(session, read, &direct.volume, dir);
+            (forgotten, made)
         };
         let attr = made?;
         let born = Opened {
@@ -225,9 +229,9 @@ impl Server {
             access: READING | WRITING,
             newborn: false,
         };
-        let opened = direct.open_born(session, read, born);
+        let opened = direct.open_born(session, read, born, attr.generation);
         // It is there, whatever came of that.
-        direct.notifier.name_made(user, dir, &read.bytes);
+        direct.notifier.name_made(user, dir, name, forgotten);
         opened?;
         let synced = match direct.volume.is_synchronous(dir) {
             true => self.sync(request, &self.context(request, 0), SyncCall::File(dir)),
@@ -342,13 +346,27 @@ impl Direct {
         }
     }
 
-    /// A handle of what was made by a call.
-    fn open_born(&self, session: &Arc<Session>, read: &Read, born: Opened) -> Result<(), Refused> {
+    /// A handle of what was made by a call. Error: ESTALE, somebody has removed it, and its number may be another one's.
+    fn open_born(
+        &self,
+        session: &Arc<Session>,
+        read: &Read,
+        born: Opened,
+        generation: u32,
+    ) -> Result<(), Refused> {
+        let (number, ino) = (born.number, born.ino);
         let mut consumer = session.lock(Wait::Allowed)?;
         if consumer.over || self.check_new_handle(&consumer, read).is_err() {
             return Err(Refused::Errno(libc::EBADF));
         }
-        self.open(session, &mut consumer, &self.volume, born)
+        self.open(session, &mut consumer, &self.volume, born)?;
+        // It stays what it is now, and nobody has used the handle yet.
+        let now = self.volume.getattr(ino);
+        if now.is_ok_and(|now| now.generation == generation) {
+            return Ok(());
+        }
+        self.close(session, &mut consumer, number);
+        Err(Refused::Errno(libc::ESTALE))
     }
 
     fn inode_of(&self, session: &Session, read: &Read) -> Result<Ino, Refused> {

@@ -2,8 +2,8 @@
 use ccfs_engine::Ino;
 use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 
 type Name = (Ino, Box<[u8]>);
 
@@ -11,8 +11,17 @@ type Name = (Ino, Box<[u8]>);
 pub struct Coming {
     /// Nobody looks further where it is 0.
     count: AtomicUsize,
+    /// How many there were.
+    begun: AtomicU64,
     /// How many are about to make each.
     names: Mutex<HashMap<Name, usize>>,
+}
+
+/// What there was before a name was looked up.
+#[derive(Clone, Copy)]
+pub struct Look {
+    begun: u64,
+    comes: bool,
 }
 
 /// While it is there the name may be made any moment.
@@ -26,12 +35,23 @@ impl Coming {
         let name: Name = (dir, name.into());
         *self.names.lock().entry(name.clone()).or_default() += 1;
         self.count.fetch_add(1, SeqCst);
+        self.begun.fetch_add(1, SeqCst);
         Making { coming: self, name }
     }
 
-    /// To be asked before it is found out that the name is not there.
-    pub fn contains(&self, dir: Ino, name: &[u8]) -> bool {
-        self.count.load(SeqCst) != 0 && self.names.lock().contains_key(&(dir, name.into()))
+    /// Before it is found out that a name is not there.
+    pub fn look(&self, dir: Ino, name: &[u8]) -> Look {
+        let begun = self.begun.load(SeqCst);
+        let comes = self.count.load(SeqCst) != 0;
+        Look {
+            begun,
+            comes: comes && self.names.lock().contains_key(&(dir, name.into())),
+        }
+    }
+
+    /// And after that: it may have been made since, or be about to.
+    pub fn may_come(&self, before: Look) -> bool {
+        before.comes || before.begun != self.begun.load(SeqCst)
     }
 }
 
@@ -55,11 +75,15 @@ mod tests {
     #[test]
     fn a_name_comes_until_nobody_makes_it() {
         let coming = Coming::default();
+        let comes = |dir, name: &[u8]| coming.may_come(coming.look(dir, name));
+        let before = coming.look(7, b"n");
+        assert!(!coming.may_come(before));
         let (one, two) = (coming.begin(7, b"n"), coming.begin(7, b"n"));
-        assert!(!coming.contains(7, b"m") && !coming.contains(8, b"n"));
+        assert!(!comes(7, b"m") && !comes(8, b"n"));
         drop(one);
-        assert!(coming.contains(7, b"n"));
+        assert!(comes(7, b"n"));
         drop(two);
-        assert!(!coming.contains(7, b"n") && coming.names.lock().is_empty());
+        assert!(!comes(7, b"n") && coming.names.lock().is_empty());
+        assert!(coming.may_come(before), "it came and went");
     }
 }

@@ -1,6 +1,8 @@
 //! Who holds what, and how that ends.
+use super::coming::Look;
 use super::session::Session;
 use super::{Direct, count};
+use crate::server::notifier::STUCK;
 use crate::server::{Answer, FOREVER, Server, ino_of};
 use crate::wire::{Errno, Request};
 use ccfs_engine::{Attr, Calls, FLAG_APPEND, FLAG_EXTENTS, FLAG_IMMUTABLE, Ino, ROOT_INO, Wait};
@@ -250,15 +252,19 @@ impl Direct {
         }
     }
 
-    /// A session is about to make this name: that it is not there is not to be remembered. To be asked before it is looked up.
-    pub fn is_coming(&self, dir: Ino, name: &[u8]) -> bool {
-        self.coming.contains(dir, name)
+    /// Before it is found out that a name is not there.
+    pub fn look_for_coming(&self, dir: Ino, name: &[u8]) -> Look {
+        self.coming.look(dir, name)
     }
 
-    /// How long the kernel may remember that a name is not there, seconds. Where sessions make names it is told of each; from Linux 6.19 on
-    /// that does not wait for a LOOKUP under way, which may come to its end later.
-    pub fn absence(&self) -> u64 {
-        if self.allowed.on { 1 } else { FOREVER }
+    /// How long the kernel may remember that a name is not there. Where sessions make names it is told of each; that it has been may take
+    /// longer ([`STUCK`]), and from Linux 6.19 on does not wait for a LOOKUP under way, which may come to its end later.
+    pub fn absence(&self, before: Look) -> Duration {
+        match self.allowed.on {
+            _ if self.coming.may_come(before) => Duration::ZERO,
+            true => STUCK / 2,
+            false => Duration::from_secs(FOREVER),
+        }
     }
 
     /// The kernel has given references to an inode up, which are fewer by now.
