@@ -237,36 +237,6 @@ pub const CHECKS: &[Check] = &[
         )],
     ),
     check(
-        "direct-calls",
-        "direct calls (libccfs)",
-        &[
-            Tests("ccfs-fuse/direct", &[], &[]),
-            Tests("ccfs-fuse/direct_births", &[], &[]),
-            Tests("ccfs-fuse/direct_heads", &[], &[]),
-            Tests("ccfs-fuse/direct_links", &[], &[]),
-            Tests("ccfs-fuse/direct_listed", &[], &[]),
-            Tests("ccfs-fuse/direct_programs", &[], &[]),
-            Tests("ccfs-fuse/direct_taken", &[], &[]),
-        ],
-    ),
-    check(
-        "unmodified",
-        "unmodified programs (`ccfs direct`)",
-        &[Tests(
-            "ccfs-tests/unmodified",
-            &[
-                "births::what_is_made_is_what_its_program_was_told",
-                "ignored::syncs_are_ignored_by_the_kernels_way_too",
-                "onlookers::what_is_reported_is_seen_by_others",
-                "random::random_calls_do_the_same",
-                "tools::git",
-                "tools::shells",
-                "tools::trees",
-            ],
-            &[("CCFS_TEST_SLOWER", "20")],
-        )],
-    ),
-    check(
         "nameless",
         "nameless files (O_TMPFILE)",
         &[Own(own::nameless_files)],
