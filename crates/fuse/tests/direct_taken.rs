@@ -368,7 +368,7 @@ fn who_is_told_of_a_name_finds_it() {
         let (name, path, source) = (n.to_string(), m.path(&n.to_string()), m.path("source"));
         match n % 6 {
             // EBUSY: somebody has looked at it by now.
-            0 if n / 6 % 3 == 0 => match other.take(&name, OpenOptions::new_file()) {
+            0 if (n / 6).is_multiple_of(3) => match other.take(&name, OpenOptions::new_file()) {
                 Err(e) if e.raw_os_error() == Some(BUSY) => false,
                 taken => is_there(taken.map(drop)),
             },
