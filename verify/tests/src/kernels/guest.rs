@@ -31,6 +31,7 @@ pub fn run_plan(plan: &Plan) {
             tests,
             seconds: start.elapsed().as_secs(),
             day: String::new(),
+            release: None,
         };
         let text = serde_json::to_string(&line).expect("a line");
         println!("{MARK} end {text}");

@@ -170,6 +170,7 @@ pub fn run(
                 tests: 0,
                 seconds: 0,
                 day: today(),
+                release: None,
             };
             let over = kernel.lines.len() == before && name.is_none();
             let ended: Vec<String> = match name {

@@ -49,6 +49,9 @@ pub struct Line {
     /// Of the run, UTC; the host's side knows it.
     #[serde(default)]
     pub day: String,
+    /// Of the kernel, where that has another one by now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub release: Option<String>,
 }
 
 impl fmt::Display for Line {
@@ -118,6 +121,7 @@ mod tests {
                 tests: 3,
                 seconds: 4,
                 day: "2026-01-02".into(),
+                release: None,
             };
             let text = serde_json::to_string(&line).unwrap();
             assert!(!text.contains('\n'));

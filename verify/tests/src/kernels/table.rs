@@ -30,17 +30,20 @@ impl Results {
         let text = serde_json::to_string_pretty(self).expect("results") + "\n";
         std::fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))
     }
-    /// Takes in a run: each of its checks takes the place of the earlier one, and the order is that of [`CHECKS`]. What was seen of
-    /// another release of this version is forgotten.
+    /// Takes in a run: each of its checks takes the place of the earlier one, and the order is that of [`CHECKS`].
     pub fn take(&mut self, run: Kernel) {
-        self.kernels
-            .retain(|k| k.version != run.version || k.release == run.release);
         let known = self.kernels.iter_mut().find(|k| k.version == run.version);
         let Some(known) = known else {
             self.kernels.push(run);
             self.kernels.sort_by_key(|k| k.version);
             return;
         };
+        // What was seen of another release of this version says so.
+        if known.release != run.release {
+            for line in &mut known.lines {
+                line.release.get_or_insert_with(|| known.release.clone());
+            }
+        }
         let mut lines = run.lines.clone();
         let is_new = |name: &str| run.lines.iter().any(|l| l.check == name);
         lines.extend(known.lines.drain(..).filter(|l| !is_new(&l.check)));
@@ -101,9 +104,15 @@ impl Results {
             days.sort_unstable();
             days.dedup();
             let days = days.join(" and ");
+            let earlier = kernel.lines.iter().filter_map(|l| l.release.as_deref());
+            let mut releases: Vec<&str> = earlier.collect();
+            releases.sort_unstable();
+            releases.push(release);
+            releases.dedup();
+            let releases = releases.join(" and ");
             let _ = writeln!(
                 out,
-                "* {version}: {release} of {from}, on {days}; {tests} tests and states"
+                "* {version}: {releases} of {from}, on {days}; {tests} tests and states"
             );
         }
         for kernel in &self.kernels {
@@ -170,6 +179,7 @@ mod tests {
             tests: 2,
             seconds: 1,
             day: "2026-01-02".into(),
+            release: None,
         }
     }
 
@@ -230,7 +240,9 @@ mod tests {
         };
         results.take(newer);
         let cells = ["git", "mount"].map(|check| results.cell(Version(6, 1), check));
-        assert_eq!(cells, ["yes", "not run"], "of another release");
+        assert_eq!(cells, ["yes", "yes"]);
+        let both = "* 6.1: 6.1.0-amd64 and 6.1.1-amd64 of Debian bookworm";
+        assert!(results.markdown().contains(both));
         let file = dir.path().join("results");
         results.store(&file).unwrap();
         assert_eq!(Results::load(&file), Ok(results));
