@@ -29,6 +29,11 @@ const TOLD_BYTES: u64 = 16 << 10;
 /// How often O_CREAT without O_EXCL tries, where others make and remove the name meanwhile.
 pub(super) const RACES_MAX: usize = 100;
 
+/// Who wanted to make a file was told that somebody else has made it, or has removed the new one at once.
+pub(super) fn is_there_or_was(e: &io::Error) -> bool {
+    e.kind() == ErrorKind::AlreadyExists || e.raw_os_error() == Some(libc::ESTALE)
+}
+
 /// A directory, open. Clones are the same one.
 #[derive(Clone)]
 pub struct Dir(pub(super) Arc<Node>);
@@ -123,7 +128,7 @@ impl Dir {
         }
         for _ in 0..RACES_MAX {
             match self.create(name, how) {
-                Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
+                Err(e) if is_there_or_was(&e) => {}
                 made => return made,
             }
             match self.open_existing(name, how, out) {

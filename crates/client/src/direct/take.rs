@@ -1,6 +1,6 @@
 //! What the kernel knows is taken from it: it is asked to forget it.
 use super::attr::{Known, attr_of, behind_attr};
-use super::dir::{Dir, Found, RACES_MAX, checked};
+use super::dir::{Dir, Found, RACES_MAX, checked, is_there_or_was};
 use super::file::{File, FileWay};
 use super::layout::{Attr, BUSY, Entry, NO_HANDLE, UNUSED, op};
 use super::node::Way;
@@ -32,7 +32,7 @@ impl Dir {
         let name = checked(name.as_ref())?;
         for _ in 0..RACES_MAX {
             match self.take_once(name, how) {
-                Err(e) if e.kind() == ErrorKind::AlreadyExists && !how.exclusive => {}
+                Err(e) if !how.exclusive && is_there_or_was(&e) => {}
                 taken => return taken,
             }
         }
