@@ -237,6 +237,19 @@ pub const CHECKS: &[Check] = &[
         )],
     ),
     check(
+        "direct-calls",
+        "direct calls (libccfs)",
+        &[
+            Tests("ccfs-fuse/direct", &[], &[]),
+            Tests("ccfs-fuse/direct_births", &[], &[]),
+            Tests("ccfs-fuse/direct_heads", &[], &[]),
+            Tests("ccfs-fuse/direct_links", &[], &[]),
+            Tests("ccfs-fuse/direct_listed", &[], &[]),
+            Tests("ccfs-fuse/direct_programs", &[], &[]),
+            Tests("ccfs-fuse/direct_taken", &[], &[]),
+        ],
+    ),
+    check(
         "nameless",
         "nameless files (O_TMPFILE)",
         &[Own(own::nameless_files)],
