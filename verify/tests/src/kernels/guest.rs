@@ -121,7 +121,7 @@ fn tests(program: &str, names: &[&str], env: &[(&str, &str)], plan: &Plan) -> Re
     let said = fs::read(&log).unwrap_or_default();
     let said = String::from_utf8_lossy(&said);
     let verdict = match status {
-        Some(status) => judge(&said, status.success(), names.len(), &Kernel::running()),
+        Some(status) => judge(&said, status.success(), names.len(), &Running::now()),
         None => Err(Outcome::Failed(format!("no end within {} s", plan.limit_s))),
     };
     verdict.map_err(|outcome| {
@@ -134,16 +134,16 @@ fn tests(program: &str, names: &[&str], env: &[(&str, &str)], plan: &Plan) -> Re
     })
 }
 
-/// What a test can need of the kernel.
-struct Kernel {
+/// What a test can need of the kernel that runs.
+struct Running {
     version: Version,
     /// It has FUSE over io_uring.
     rings: bool,
 }
 
-impl Kernel {
-    fn running() -> Kernel {
-        Kernel {
+impl Running {
+    fn now() -> Running {
+        Running {
             version: Version::running(),
             rings: checks::has_rings(),
         }
@@ -159,7 +159,7 @@ impl Kernel {
 }
 
 /// What a test program's output means. `asked`: how many tests were named, 0 for all that it has.
-fn judge(said: &str, success: bool, asked: usize, kernel: &Kernel) -> Result<u64, Outcome> {
+fn judge(said: &str, success: bool, asked: usize, kernel: &Running) -> Result<u64, Outcome> {
     let result = said.lines().rfind(|l| l.starts_with("test result:"));
     let passed = result.and_then(|l| l.split(" passed").next()?.rsplit(' ').next()?.parse().ok());
     let passed: u64 = passed.unwrap_or(0);
@@ -191,11 +191,11 @@ mod tests {
     #[test]
     fn the_output_of_a_test_program_is_understood() {
         let (old, new) = (
-            Kernel {
+            Running {
                 version: Version(6, 12),
                 rings: false,
             },
-            Kernel {
+            Running {
                 version: Version(6, 18),
                 rings: true,
             },
