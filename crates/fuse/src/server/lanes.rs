@@ -22,11 +22,15 @@ const KEPT: usize = 1024;
 /// While somebody waits for many lanes, they are looked at so often.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// What work is about, and in the way of: the names in a directory, or the attributes and pages of an inode.
+/// What work is about, and in the way of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Key {
+    /// The names in a directory.
     Names(Ino),
+    /// The attributes and pages of an inode.
     Inode(Ino),
+    /// What mappings have stored to an inode. A WRITE may wait for it while work on the pages waits for a page of that WRITE.
+    Stores(Ino),
 }
 
 /// How many threads there may be.
@@ -107,7 +111,7 @@ impl User {
     fn ready(&mut self, key: Key) -> &mut VecDeque<Key> {
         match key {
             Key::Names(_) => &mut self.names,
-            Key::Inode(_) => &mut self.inodes,
+            Key::Inode(_) | Key::Stores(_) => &mut self.inodes,
         }
     }
 

@@ -20,8 +20,8 @@ use ccfs_engine::{Ino, SetAttr, SetTime};
 use std::ops::Range;
 use std::time::Duration;
 
-/// How long a WRITE waits for the page with the end of file once the kernel was asked. (Nobody should hold it for longer.)
-const WRITE_WAIT: Duration = Duration::from_millis(200);
+/// How long a WRITE waits for the page with the end of file: until the kernel is asked, and once it was. (Nobody should hold it for longer.)
+const WRITE_WAIT: Duration = Duration::from_millis(500);
 
 impl Server {
     /// Before a file grows to `size` by a call of which the kernel lets pages be written back meanwhile.

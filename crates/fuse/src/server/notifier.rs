@@ -305,11 +305,11 @@ impl Notifier {
         }
     }
 
-    /// Has the kernel write back what mappings have written to a range, and give those pages back; waits so long once it has begun. The caller
-    /// holds no page, or waits for a short time, and serves no queue. False: the kernel is busy with the file. It will not be asked later, when
-    /// it could be in the way of another call.
+    /// Has the kernel write back what mappings have written to a range, and give those pages back; waits so long until it begins, and so long from then on.
+    /// The caller serves no queue. It can hold other pages, for which drops of pages wait: so these go in a lane of their own, and such a caller waits for a
+    /// short time, since all threads can be with such drops. False: the kernel is busy with the file. It will not be asked later, when it could be in the way of another call.
     pub fn write_back(&self, user: u32, ino: Ino, range: Range<u64>, within: Duration) -> bool {
-        let key = Key::Inode(ino);
+        let key = Key::Stores(ino);
         if self.0.lanes.waiting(key) >= RANGES_MAX {
             return false;
         }
@@ -318,7 +318,7 @@ impl Notifier {
         if self.0.lanes.add(key, user, 0, task).is_err() {
             return false;
         }
-        let began = wait.recv_timeout(TELL_WAIT).is_ok();
+        let began = wait.recv_timeout(within).is_ok();
         if began {
             let _ = wait.recv_timeout(within);
         }

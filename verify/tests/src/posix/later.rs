@@ -3,12 +3,16 @@
 use super::*;
 use crate::sys::{self, Calls, Direct, Later, Map};
 use libc::*;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 const PART: usize = 16 << 10;
 const PARTS: usize = 40;
 const FILE: usize = PART * PARTS;
 const ROUNDS: usize = 60;
+/// Two calls that wait for each other do so until the daemon gives one up, after 30 s.
+const VAIN: Duration = Duration::from_secs(20);
 
 pub fn asynchronous_direct(c: &mut Checks) {
     for calls in [Calls::Aio, Calls::Ring] {
@@ -105,6 +109,7 @@ fn beside_others(c: &mut Checks, calls: Calls) {
     sys::ftruncate(&fd, FILE as i64).expect("ftruncate");
     let (mut later, mut buf) = (queue(PARTS, calls), Direct::new(FILE));
     let (stop, f) = (AtomicBool::new(false), &f);
+    let slowest = Mutex::new(Duration::ZERO);
     let repeat = |work: &dyn Fn(usize)| {
         let mut n = 0;
         while !stop.load(Relaxed) {
@@ -124,7 +129,12 @@ fn beside_others(c: &mut Checks, calls: Calls) {
             // Never past the end: the file keeps the length of `buf`.
             let buffered = [b'b'; 5000];
             let at = |n| (n * 7777 % (FILE - buffered.len())) as u64;
-            repeat(&|n| drop(sys::pwrite(&fd, &buffered, at(n))));
+            repeat(&|n| {
+                let begun = Instant::now();
+                drop(sys::pwrite(&fd, &buffered, at(n)));
+                let mut slowest = slowest.lock().unwrap();
+                *slowest = begun.elapsed().max(*slowest);
+            });
         });
         scope.spawn(|| {
             let fd = sys::open(f, O_RDWR, 0).expect("open");
@@ -152,6 +162,8 @@ fn beside_others(c: &mut Checks, calls: Calls) {
             c.that("all complete", all);
         }
     });
+    let slowest = slowest.into_inner().unwrap();
+    c.that("no write waits for one that waits for it", slowest < VAIN);
     let cached = bytes_of(f);
     c.eq(
         "direct read",
