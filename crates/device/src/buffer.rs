@@ -108,7 +108,7 @@ impl AlignedBuf {
 
     /// Copies of all whole blocks of `len` bytes in `bytes`, where the next to read the copies will be the device: by then no cache would
     /// have them, and it costs less to pass the caches by.
-    pub fn blocks_unread(bytes: &[u8], len: usize) -> Vec<Self> {
+    pub fn blocks_unread<C: FromIterator<Self>>(bytes: &[u8], len: usize) -> C {
         let blocks = bytes.chunks_exact(len);
         if len != pool::BLOCK {
             return blocks.map(Self::from_bytes).collect();

@@ -273,11 +273,11 @@ impl Calls {
         // A commit reads the pages of small transactions, for their checksums, and does well to find them in a cache.
         let unread = op.txn.dirty_bytes.load(Ordering::Relaxed) >= CACHED_MAX;
         let whole = (offset.next_multiple_of(bs) - offset) as usize;
-        let mut copies = match data.get(whole..) {
+        let copies: SmallVec<[AlignedBuf; SMALL_WRITE]> = match data.get(whole..) {
             Some(whole) if unread && is_new => AlignedBuf::blocks_unread(whole, bs as usize),
-            _ => Vec::new(),
-        }
-        .into_iter();
+            _ => SmallVec::new(),
+        };
+        let mut copies = copies.into_iter();
         let mut fresh: SmallVec<[(u64, Page); SMALL_WRITE]> =
             SmallVec::with_capacity(plan.fresh as usize);
         let mut parts = plan.parts.into_iter().peekable();
