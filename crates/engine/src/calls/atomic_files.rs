@@ -80,6 +80,7 @@ impl Calls {
                 group: None,
                 user,
                 inodes: vec![ino],
+                dirs: Vec::new(),
                 names: Vec::new(),
             });
         }

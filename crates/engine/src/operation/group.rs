@@ -50,6 +50,8 @@ pub struct Aborted {
     pub user: u32,
     /// Inodes whose attributes, or content, are what they were before.
     pub inodes: Vec<Ino>,
+    /// Those of them that are directories, in order.
+    pub dirs: Vec<Ino>,
     /// Names that lead where they led before, by directory.
     pub names: Vec<(Ino, Vec<u8>)>,
 }
@@ -410,12 +412,15 @@ impl Operations {
             names.extend(changed.changes.keys().map(|name| (*dir, name.to_vec())));
         }
         names.sort();
+        let mut dirs: Vec<Ino> = body.dirs.keys().copied().collect();
+        dirs.sort_unstable();
         let group = txn.group.as_ref();
         Aborted {
             number: 0,
             group: group.map(|g| g.id),
             user: group.map_or(0, |g| g.uid),
             inodes,
+            dirs,
             names,
         }
     }

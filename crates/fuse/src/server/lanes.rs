@@ -7,7 +7,7 @@
 //! thread for ever. So there is a bound for all, a share that no user exceeds, and a reserve that only who holds little draws on.
 //!
 //! *Fairness.* The next task is one of the user with the fewest under way. Those of the kind that others can hold up for ever
-//! ([`Key::Names`]) never take all of a user's share.
+//! ([`Key::can_be_held`]) never take all of a user's share, and a part of it is for [`Key::Stores`].
 use ccfs_engine::Ino;
 use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -27,10 +27,19 @@ const LOOK: Duration = Duration::from_millis(2);
 pub enum Key {
     /// The names in a directory.
     Names(Ino),
-    /// The attributes and pages of an inode.
+    /// The attributes of a directory, and the pages with its listing.
+    Listing(Ino),
+    /// The attributes and pages of another inode.
     Inode(Ino),
     /// What mappings have stored to an inode. A WRITE may wait for it while work on the pages waits for a page of that WRITE.
     Stores(Ino),
+}
+
+impl Key {
+    /// For as long as somebody likes: he lists the directory to memory that he never gets. That holds its lock, or a page of its listing.
+    fn can_be_held(self) -> bool {
+        matches!(self, Key::Names(_) | Key::Listing(_))
+    }
 }
 
 /// How many threads there may be.
@@ -40,9 +49,10 @@ pub struct Limits {
     /// So many of them are for users with less than `little` tasks under way.
     pub reserve: usize,
     pub little: usize,
-    /// For one user, and for names of one user.
+    /// For one user; of these for what can be held, and kept for stores, which are waited for briefly.
     pub share: usize,
-    pub names: usize,
+    pub held: usize,
+    pub stores: usize,
 }
 
 pub const LIMITS: Limits = Limits {
@@ -50,7 +60,8 @@ pub const LIMITS: Limits = Limits {
     reserve: 16,
     little: 2,
     share: 16,
-    names: 12,
+    held: 12,
+    stores: 2,
 };
 
 type Run<T> = Arc<dyn Fn(T) + Send + Sync>;
@@ -98,10 +109,12 @@ struct Entry<T> {
 #[derive(Default)]
 struct User {
     /// Lanes whose next task is his, of which none is under way.
-    names: VecDeque<Key>,
+    held: VecDeque<Key>,
     inodes: VecDeque<Key>,
+    stores: VecDeque<Key>,
     running: usize,
-    running_names: usize,
+    running_held: usize,
+    running_stores: usize,
     /// Of his tasks that are not done.
     tasks: usize,
     weight: usize,
@@ -110,16 +123,19 @@ struct User {
 impl User {
     fn ready(&mut self, key: Key) -> &mut VecDeque<Key> {
         match key {
-            Key::Names(_) => &mut self.names,
-            Key::Inode(_) | Key::Stores(_) => &mut self.inodes,
+            Key::Names(_) | Key::Listing(_) => &mut self.held,
+            Key::Inode(_) => &mut self.inodes,
+            Key::Stores(_) => &mut self.stores,
         }
     }
 
     /// How many more of his lanes could be worked at.
     fn wants(&self, limits: &Limits) -> usize {
-        let names = limits.names.saturating_sub(self.running_names);
-        let all = self.names.len().min(names) + self.inodes.len();
-        all.min(limits.share.saturating_sub(self.running))
+        let held = limits.held.saturating_sub(self.running_held);
+        let others = self.running - self.running_stores;
+        let others = (limits.share - limits.stores).saturating_sub(others);
+        let others = others.min(self.held.len().min(held) + self.inodes.len());
+        (others + self.stores.len()).min(limits.share.saturating_sub(self.running))
     }
 }
 
@@ -352,14 +368,16 @@ impl<T> State<T> {
         let uid = *user?.0;
         self.served = uid;
         let user = self.users.get_mut(&uid)?;
-        let names = user.running_names < limits.names && !user.names.is_empty();
-        let few = 2 * user.running_names <= user.running;
-        let key = match names && (few || user.inodes.is_empty()) {
-            true => user.names.pop_front()?,
-            false => user.inodes.pop_front()?,
+        let held = user.running_held < limits.held && !user.held.is_empty();
+        let few = 2 * user.running_held <= user.running;
+        let key = match user.stores.pop_front() {
+            Some(key) => key,
+            None if held && (few || user.inodes.is_empty()) => user.held.pop_front()?,
+            None => user.inodes.pop_front()?,
         };
         user.running += 1;
-        user.running_names += usize::from(matches!(key, Key::Names(_)));
+        user.running_held += usize::from(key.can_be_held());
+        user.running_stores += usize::from(matches!(key, Key::Stores(_)));
         self.busy += 1;
         let lane = self.lanes.get_mut(&key)?;
         let entry = lane.waiting.pop_front()?;
@@ -371,7 +389,8 @@ impl<T> State<T> {
         self.busy -= 1;
         if let Some(user) = self.users.get_mut(&uid) {
             user.running -= 1;
-            user.running_names -= usize::from(matches!(key, Key::Names(_)));
+            user.running_held -= usize::from(key.can_be_held());
+            user.running_stores -= usize::from(matches!(key, Key::Stores(_)));
             user.tasks -= 1;
             user.weight -= weight;
             if user.tasks == 0 {
@@ -414,8 +433,9 @@ mod tests {
         threads: 8,
         reserve: 2,
         little: 1,
-        share: 3,
-        names: 2,
+        share: 4,
+        held: 2,
+        stores: 1,
     };
 
     /// Says what it is when it begins, and ends when it is told so.
@@ -479,28 +499,40 @@ mod tests {
     fn a_user_whose_work_is_stuck_holds_his_share() {
         let (lanes, said) = lanes();
         let mut frees = Vec::new();
+        let key = |n| match n % 2 {
+            0 => Key::Names(n),
+            _ => Key::Listing(n),
+        };
         for n in 0..100 {
             let (task, free) = held(n);
-            add(&lanes, Key::Names(n), 7, task);
+            add(&lanes, key(n), 7, task);
             frees.push(free);
         }
-        for n in 0..FEW.names as u32 {
+        for n in 0..FEW.held as u32 {
             assert_eq!(said.recv_timeout(LONG), Ok(n));
         }
         add(&lanes, Key::Inode(1000), 7, quick(1000));
         assert!(all_done(&lanes, &[Key::Inode(1000)]));
+        // Nor do pages that are held up take what stores need.
+        let (task, free) = held(1001);
+        add(&lanes, Key::Inode(1001), 7, task);
+        frees.push(free);
+        while said.recv_timeout(LONG) != Ok(1001) {}
+        add(&lanes, Key::Inode(1002), 7, quick(1002));
+        add(&lanes, Key::Stores(1001), 7, quick(1003));
+        assert!(all_done(&lanes, &[Key::Stores(1001)]));
+        assert_eq!(lanes.waiting(Key::Inode(1002)), 1, "it waits for its turn");
         for n in 0..20 {
             let (key, other) = (Key::Names(2000 + n), 8 + n % 2);
             add(&lanes, key, other, quick(2000 + n));
             assert!(all_done(&lanes, &[key]), "another's");
         }
         assert_eq!(said.try_iter().filter(|n| *n < 1000).count(), 0);
-        assert_eq!(lanes.weight(7), 100);
+        assert_eq!(lanes.weight(7), 102);
         drop(frees);
-        assert!(all_done(
-            &lanes,
-            &(0..100).map(Key::Names).collect::<Vec<_>>()
-        ));
+        let inodes = [1001, 1002].map(Key::Inode);
+        let all: Vec<_> = (0..100).map(key).chain(inodes).collect();
+        assert!(all_done(&lanes, &all));
         assert_eq!(lanes.weight(7), 0);
     }
 

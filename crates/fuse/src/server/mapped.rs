@@ -27,7 +27,7 @@ impl Server {
     /// Before a file grows to `size` by a call of which the kernel lets pages be written back meanwhile.
     pub(super) fn before_growth(&self, request: &Request<'_>, ino: Ino, size: u64) -> Answer {
         match self.tail_below(request, ino, size)? {
-            Some(tail) => self.take_tail(request, ino, tail, TELL_WAIT),
+            Some(tail) => self.take_tail(request, ino, tail, false),
             None => Ok(()),
         }
     }
@@ -45,9 +45,8 @@ impl Server {
         direct: bool,
     ) -> Answer {
         match self.tail_below(request, ino, offset)? {
-            Some(tail) if direct || offset >= tail.end => {
-                self.take_tail(request, ino, tail, WRITE_WAIT)
-            }
+            // It may hold the pages that it writes.
+            Some(tail) if direct || offset >= tail.end => self.take_tail(request, ino, tail, true),
             _ => Ok(()),
         }
     }
@@ -71,18 +70,23 @@ impl Server {
         request: &Request<'_>,
         ino: Ino,
         tail: Range<u64>,
-        patience: Duration,
+        holds_others: bool,
     ) -> Answer {
         request.wait.check()?;
         let start = tail.start - tail.start % rustix::param::page_size() as u64;
-        self.give_back(request.header.uid, ino, start..tail.end, patience);
+        self.give_back(request.header.uid, ino, start..tail.end, holds_others);
         Ok(())
     }
 
-    /// The kernel gives back its pages of a range that goes on to the last one that it has.
-    fn give_back(&self, user: u32, ino: Ino, range: Range<u64>, patience: Duration) {
+    /// The kernel gives back its pages of a range that goes on to the last one that it has. `holds_others`: the caller may hold other pages.
+    fn give_back(&self, user: u32, ino: Ino, range: Range<u64>, holds_others: bool) {
         self.volume.gives_pages_back(ino, range.start);
-        if !self.notifier.write_back(user, ino, range, patience) {
+        let notifier = &self.notifier;
+        let asked = match holds_others {
+            true => notifier.write_back_beside(user, ino, range, WRITE_WAIT),
+            false => notifier.write_back(user, ino, range, TELL_WAIT),
+        };
+        if !asked {
             self.volume.keeps_pages(ino);
         }
     }
@@ -111,7 +115,7 @@ impl Server {
             && self.stores_count(ino, matches!(time, SetTime::Now))
         {
             request.wait.check()?;
-            self.give_back(request.header.uid, ino, 0..u64::MAX, TELL_WAIT);
+            self.give_back(request.header.uid, ino, 0..u64::MAX, false);
         }
         Ok(())
     }
@@ -120,7 +124,7 @@ impl Server {
     /// that was written whole can be mapped, too.
     pub(super) fn before_locking(&self, request: &Request<'_>, ino: Ino) -> Answer {
         request.wait.check()?;
-        self.give_back(request.header.uid, ino, 0..u64::MAX, TELL_WAIT);
+        self.give_back(request.header.uid, ino, 0..u64::MAX, false);
         Ok(())
     }
 }

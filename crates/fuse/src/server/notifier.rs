@@ -217,9 +217,12 @@ impl Notifier {
         }
     }
 
-    /// The pages of an inode are wrong in the kernel.
+    /// The pages of a file are wrong in the kernel.
     pub fn pages(&self, user: u32, ino: Ino) {
-        let key = Key::Inode(ino);
+        self.pages_of(user, Key::Inode(ino), ino);
+    }
+
+    fn pages_of(&self, user: u32, key: Key, ino: Ino) {
         let same = |task: &mut Task| matches!(task, Task::Pages(_) | Task::Restored(..));
         if !self.0.lanes.join(key, same) {
             let _ = self.0.lanes.add(key, user, 0, Task::Pages(ino));
@@ -229,11 +232,10 @@ impl Notifier {
     /// The same of a directory that was moved. It is waited for as long as that takes where nothing is in the way; who has moved it holds locks of the kernel.
     pub fn moved(&self, user: u32, dir: Ino) {
         const PATIENCE: Duration = Duration::from_millis(100);
-        self.pages(user, dir);
+        let key = Key::Listing(dir);
+        self.pages_of(user, key, dir);
         let now = self.0.lanes.now();
-        self.0
-            .lanes
-            .wait(&[Key::Inode(dir)], now, PATIENCE, PATIENCE);
+        self.0.lanes.wait(&[key], now, PATIENCE, PATIENCE);
     }
 
     /// A name is about to be made: the kernel forgets that it was not there. Waits until that is told, but not long where somebody holds the directory;
@@ -282,7 +284,8 @@ impl Notifier {
         self.0.lanes.wait(&keys, now, patience, patience);
     }
 
-    /// Has the kernel give inodes up, unless somebody uses them; FORGETs follow. False: somebody does, or the kernel is too old to be asked.
+    /// Has the kernel give inodes up, unless somebody uses them; FORGETs follow. False: somebody does, the kernel is too old to be asked, or it takes
+    /// longer than `STUCK`.
     pub fn prune(&self, user: u32, inos: Vec<Ino>) -> bool {
         let Some(&first) = inos.first() else {
             return true;
@@ -290,7 +293,7 @@ impl Notifier {
         let (tell, told) = sync_channel(1);
         let task = Task::Prune(inos, tell);
         self.0.lanes.add(Key::Inode(first), user, 0, task).is_ok()
-            && told.recv_timeout(TELL_WAIT).unwrap_or(false)
+            && told.recv_timeout(STUCK).unwrap_or(false)
     }
 
     /// Has the kernel drop pages, and then calls `done` on another thread. `Err`: there is none any more.
@@ -306,10 +309,28 @@ impl Notifier {
     }
 
     /// Has the kernel write back what mappings have written to a range, and give those pages back; waits so long until it begins, and so long from then on.
-    /// The caller serves no queue. It can hold other pages, for which drops of pages wait: so these go in a lane of their own, and such a caller waits for a
-    /// short time, since all threads can be with such drops. False: the kernel is busy with the file. It will not be asked later, when it could be in the way of another call.
+    /// The caller serves no queue, and holds no page of the range. False: the kernel is busy with the file. It will not be asked later, when it could
+    /// be in the way of another call.
     pub fn write_back(&self, user: u32, ino: Ino, range: Range<u64>, within: Duration) -> bool {
-        let key = Key::Stores(ino);
+        self.write_back_by(user, Key::Inode(ino), range, within)
+    }
+
+    /// As `write_back`, for a caller who may hold other pages of the file: drops of these, and what waits behind them in their lane, wait for him. So
+    /// this is a lane of its own, and he waits for a short time.
+    pub fn write_back_beside(
+        &self,
+        user: u32,
+        ino: Ino,
+        range: Range<u64>,
+        within: Duration,
+    ) -> bool {
+        self.write_back_by(user, Key::Stores(ino), range, within)
+    }
+
+    fn write_back_by(&self, user: u32, key: Key, range: Range<u64>, within: Duration) -> bool {
+        let (Key::Inode(ino) | Key::Stores(ino)) = key else {
+            return false;
+        };
         if self.0.lanes.waiting(key) >= RANGES_MAX {
             return false;
         }
@@ -412,7 +433,10 @@ impl Shared {
             self.name(user, dir, name);
         }
         for ino in aborted.inodes {
-            let key = Key::Inode(ino);
+            let key = match aborted.dirs.binary_search(&ino) {
+                Ok(_) => Key::Listing(ino),
+                Err(_) => Key::Inode(ino),
+            };
             keys.push(key);
             let one_more = |task: &mut Task| match task {
                 Task::Restored(_, aborts) => {
