@@ -12,7 +12,7 @@
 //! more than [`crate::server::init`]'s `MAX_BACKGROUND` requests that nobody waits for (reads in advance, asynchronous writes) under way at once, and
 //! a ring has so many buffers. If writes that wait for their notification had taken them all, the read that the notification waits for
 //! would never come. So when more than [`WAITING_MAX`] wait and nothing has moved for [`PATIENCE`], the excess is answered before its
-//! pages are dropped, which follows as soon as it can.
+//! pages are dropped, which follows as soon as it can. So are they after ten times as long, whatever moves: it can be for other files.
 //!
 //! A buffered write that is under way while a page of it is dropped can be overtaken by a reader that gets the content of before, and
 //! keeps it. So for a while after a drop, a buffered write of what was read meanwhile has its range dropped, too: after its reply, since it may hold a page.
@@ -30,6 +30,8 @@ use std::time::{Duration, Instant};
 const WAITING_MAX: usize = 32;
 /// How long the others wait while the kernel does not come to an end with a notification.
 const PATIENCE: Duration = Duration::from_millis(50);
+/// How long they wait at most, in times of that, while notifications of other pages do come to an end.
+const PATIENCES: u32 = 10;
 /// A buffered write is not under way for longer.
 const AFTERMATH: Duration = Duration::from_secs(10);
 /// Ranges of a file that are told apart; with more all between the first and the last counts as cached.
@@ -288,12 +290,14 @@ impl Waiting {
         }
     }
 
-    /// If nothing has moved for so long: those that wait longest, but for [`WAITING_MAX`].
+    /// If nothing has moved for so long, or the oldest waits for [`PATIENCES`] as long: those that wait longest, but for [`WAITING_MAX`].
     fn excess(&self, patience: Duration) -> Vec<Done> {
         let mut replies = self.0.lock();
         let old = |since: Instant| since.elapsed() > patience;
         let oldest = replies.all.values().next().map(|(since, _)| *since);
+        let very_old = |since: Instant| since.elapsed() > patience * PATIENCES;
         let stuck = oldest.is_some_and(old) && replies.moved.is_none_or(old);
+        let stuck = stuck || oldest.is_some_and(very_old);
         let most = replies.all.len().saturating_sub(WAITING_MAX);
         let first = |replies: &mut Replies| replies.all.pop_first().map(|(_, (_, then))| then);
         match stuck {
@@ -450,5 +454,12 @@ mod tests {
         assert_eq!(done.load(SeqCst), 9, "the oldest went first");
         waiting.moved(Some(first + 10));
         assert_eq!(done.load(SeqCst), 10);
+        // Other files' pages move all the time.
+        (0..9).for_each(|_| {
+            add();
+        });
+        std::thread::sleep(Duration::from_millis(2 * u64::from(PATIENCES)));
+        waiting.moved(None);
+        assert_eq!(waiting.excess(Duration::from_millis(1)).len(), 8);
     }
 }
