@@ -101,6 +101,11 @@ impl Server {
                     || !self.copies_at_once(request)
                     || self.waits_for_durability(request)
             }
+            op::RENAME | op::RENAME2 => {
+                self.volume.writers_wait(request.header.uid)
+                    || self.moves_directory(request)
+                    || self.waits_for_durability(request)
+            }
             op::SETATTR => {
                 self.volume.writers_wait(request.header.uid)
                     || self.setattr_waits(request)
