@@ -4,6 +4,7 @@
 //! and RELEASE comes when nobody has the open any more: all its descriptors, in all processes, and its mappings are gone, however that came.
 //! Handles are numbers that say whether the open can write; only those that are O_ATOMIC are kept here.
 use super::ioctl::versioned;
+use super::notifier::TELL_WAIT;
 use super::{Answer, Server, status_dir};
 use crate::abi;
 use crate::wire::{Errno, Reply, Request};
@@ -179,7 +180,11 @@ impl Server {
     fn open_once_clean(&self, request: &Request<'_>, ino: Ino) -> Answer {
         let (cx, pid) = (self.context(request, 0), request.header.pid);
         self.syncers.note(pid);
+        let end = Instant::now() + TELL_WAIT;
         for _ in 0..TRIES {
+            if Instant::now() > end {
+                break;
+            }
             match self.volume.open_atomic_file(&cx, ino, pid) {
                 Err(e) if e.errno() == libc::EAGAIN => {
                     self.notifier.settle_file(&self.volume, ino);

@@ -348,6 +348,7 @@ impl Server {
             if hole.is_empty() || known {
                 return found;
             }
+            request.wait.check()?;
             self.notifier
                 .write_back(request.header.uid, ino, hole.clone(), TELL_WAIT);
             asked = hole;
