@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// What was killed is gone after this, however busy the machine.
+/// Longest wait for sync(2); that it takes longer is only said.
 const SOON: Duration = Duration::from_secs(30);
 /// File systems, and how often each is killed while a program is recorded, and while images are explored.
 const KINDS: [(&str, u64); 4] = [("ext4", 10), ("xfs", 4), ("btrfs", 4), ("ccfs", 4)];
@@ -89,7 +89,7 @@ impl Run {
         let start = Instant::now();
         let soon = |what: &str| {
             std::thread::sleep(Duration::from_millis(5));
-            assert!(start.elapsed() < SOON, "{what}");
+            assert!(start.elapsed() < PATIENCE, "{what}");
         };
         while self.child.try_wait().unwrap().is_none() {
             soon(&format!("{what}: the process stays"));

@@ -3,7 +3,7 @@ use ccfs_client as client;
 use ccfs_tests::harness::{Fs, Volume};
 use ccfs_tests::sys;
 use std::fs::File;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 const WRITERS: usize = 300;
@@ -14,7 +14,8 @@ const GROUPS: usize = 16;
 const THREADS_MORE: usize = 8;
 const BYTES_MORE: u64 = 32 << 20;
 const CACHE: &str = "cache=4M,dirty=32M";
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Longest wait for something that has to happen.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 fn threads(v: &Volume) -> usize {
     let tasks = format!("/proc/{}/task", v.daemon_pid().expect("a daemon"));
@@ -41,15 +42,18 @@ fn group(v: &Volume, name: &str) {
     client::group_abort(&root, 0).expect("take a group back");
 }
 
-fn burst(v: &Volume) {
+/// Goes on until it was `seen`.
+fn burst(v: &Volume, seen: &AtomicBool) {
     std::thread::scope(|scope| {
         for i in 0..WRITERS {
             scope.spawn(move || {
                 let path = v.path(&format!("written-{i}"));
                 let file = sys::open(&path, libc::O_CREAT | libc::O_RDWR, 0o644).expect("create");
                 let bytes = vec![i as u8; CHUNK];
-                for _ in 0..ROUNDS {
+                let mut rounds = 0;
+                while rounds < ROUNDS || !seen.load(SeqCst) {
                     sys::pwrite(&file, &bytes, 0).expect("write");
+                    rounds += 1;
                 }
                 sys::fsync(&file).expect("fsync");
                 sys::unlink(&path).expect("unlink");
@@ -76,19 +80,18 @@ fn a_burst_leaves_neither_threads_nor_memory() {
     (0..20).for_each(|n| little(&v, n));
     group(&v, "one-group");
     let before = (threads(&v), resident(&v));
-    let most = AtomicUsize::new(0);
+    let many = before.0 + 2 * THREADS_MORE;
+    let (mut most, seen) = (0, AtomicBool::new(false));
     std::thread::scope(|scope| {
-        let all = scope.spawn(|| burst(&v));
+        let all = scope.spawn(|| burst(&v, &seen));
+        let end = Instant::now() + PATIENCE;
         while !all.is_finished() {
-            most.fetch_max(threads(&v), SeqCst);
+            most = threads(&v).max(most);
+            seen.store(most > many || Instant::now() > end, SeqCst);
             std::thread::sleep(Duration::from_millis(2));
         }
     });
-    let most = most.load(SeqCst);
-    assert!(
-        most > before.0 + 2 * THREADS_MORE,
-        "no burst: {most} threads"
-    );
+    assert!(most > many, "no burst: {most} threads");
     let began = Instant::now();
     for n in 0.. {
         let now = (threads(&v), resident(&v));

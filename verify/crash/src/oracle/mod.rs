@@ -21,7 +21,7 @@ mod rights;
 mod tree;
 mod verdict;
 
-pub use judge::{Order, Rules};
+pub use judge::{Order, Rules, Search};
 pub use model::Touch;
 pub use op::*;
 pub use relate::{Analysis, Cut, Placed, Relation};

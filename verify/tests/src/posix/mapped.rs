@@ -272,7 +272,7 @@ pub fn stores_to_locked_files(c: &mut Checks) {
             }
         }
         c.ok(&format!("{name}: syncfs by others"), sys::syncfs(&reader));
-        let end = Instant::now() + Duration::from_secs(20);
+        let end = Instant::now() + Duration::from_secs(120);
         while bytes_of(&f) != [1; 8192] && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(1));
         }

@@ -26,6 +26,8 @@ const VOLUME_MIB: u64 = 512;
 
 /// Longest time of any call, however busy the machine is.
 const LIMIT: Duration = Duration::from_secs(60);
+/// For the first line of somebody who has just been started.
+const STARTED: Duration = Duration::from_secs(120);
 /// After the last attack, before memory is looked at once more.
 const REST: Duration = Duration::from_secs(15);
 /// What the daemon may have more than before all attacks, bytes: its caches (`cache=`: 64 MiB, as much again and a quarter), and the stacks
@@ -289,6 +291,11 @@ fn one(v: &Volume, scenario: &Scenario, length: &Length) -> Vec<String> {
         (who, User::start(v, uid, &settings(None, own), &phase))
     };
     let mut others = [start("B", BYSTANDER), start("root", 0)];
+    // A line of each, however long its start takes.
+    let first = others.each_ref().map(|(who, user)| {
+        let line = user.line(STARTED);
+        line.unwrap_or_else(|| panic!("{}: {who} does nothing", scenario.name))
+    });
     std::thread::sleep(length.quiet);
 
     phase.store(phase::BETWEEN, Relaxed);
@@ -318,13 +325,13 @@ fn one(v: &Volume, scenario: &Scenario, length: &Length) -> Vec<String> {
         scenario.name
     );
     let mut table = Table::default();
-    for (who, user) in &mut others {
+    for ((who, user), first) in others.iter_mut().zip(first) {
         assert!(
             user.end(LIMIT),
             "{}: {who}: a call does not return after the attack",
             scenario.name
         );
-        measured(&mut table, who, user);
+        measured(&mut table, who, first, user);
     }
     print!("{}", table.rows(scenario.name));
     wrong.extend(table.errors());
@@ -348,9 +355,9 @@ fn begun(scenario: &Scenario, attacker: &mut User) {
 }
 
 /// Puts what a user wrote into the table.
-fn measured(table: &mut Table, who: &'static str, user: &User) {
+fn measured(table: &mut Table, who: &'static str, first: (u8, String), user: &User) {
     let mut rounds = [0; 3];
-    for (phase, line) in user.rest() {
+    for (phase, line) in std::iter::once(first).chain(user.rest()) {
         let words: Vec<&str> = line.split('\t').collect();
         let [call, nanos, errno] = words[..] else {
             panic!("{who} wrote {line:?}");

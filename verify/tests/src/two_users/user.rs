@@ -11,6 +11,9 @@ use std::time::{Duration, Instant};
 /// For a killed process to end; one that the kernel does not let go ends with the volume's daemon.
 const KILLED: Duration = Duration::from_secs(20);
 
+/// For the last lines of one that has ended.
+const READ: Duration = Duration::from_secs(120);
+
 /// What is going on when a line comes: one number for all processes of a run.
 pub type Phase = Arc<AtomicU8>;
 
@@ -55,7 +58,7 @@ impl User {
     pub fn rest(&self) -> Vec<(u8, String)> {
         // Once it has ended its pipe does.
         let mut all = Vec::new();
-        while let Some(line) = self.line(Duration::from_millis(100)) {
+        while let Some(line) = self.line(READ) {
             all.push(line);
         }
         all

@@ -1,6 +1,6 @@
 //! Groups of random changes, taken back or committed, by seed (`CCFS_TEST_SEED`): the tree is what it was, or what the group made of it, to everybody, however
 //! the kernel had cached it; also after `kill -9`.
-use crate::common::{assert_same, is_same, on_a_thread, on_each_transport, root};
+use crate::common::{PATIENCE, assert_same, is_same, on_a_thread, on_each_transport, root};
 use ccfs_client as client;
 use ccfs_testkit::Rng;
 use ccfs_tests::harness::{Entry, Tree, Volume};
@@ -13,8 +13,6 @@ use std::time::{Duration, Instant};
 
 const ROUNDS: u64 = 24;
 const OPERATIONS: u64 = 20;
-/// The kernel is told within milliseconds, on a machine that is not busy.
-const TOLD_WITHIN: Duration = Duration::from_secs(20);
 const DIRS: [&str; 4] = ["", "p/", "q/", "p/r/"];
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
 
@@ -155,7 +153,7 @@ fn interfere(v: &Volume, name: &str, file: &OwnedFd, before: &Tree, round: u64) 
         }
         now
     };
-    let end = Instant::now() + TOLD_WITHIN;
+    let end = Instant::now() + PATIENCE;
     let is_back = || std::thread::scope(|s| s.spawn(|| is_same(before, &now())).join());
     while Instant::now() < end && !is_back().unwrap_or(false) {
         std::thread::sleep(Duration::from_millis(5));

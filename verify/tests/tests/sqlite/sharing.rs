@@ -170,7 +170,8 @@ fn programs_take_turns() {
     let sql = "CREATE TABLE c(id INTEGER PRIMARY KEY, n); CREATE TABLE log(worker, what); CREATE TABLE content(worker INTEGER PRIMARY KEY, what); INSERT INTO c VALUES (0, 0), (1, 0);";
     run_ok("sqlite3", &["-bail", text(&db), sql]);
     let (mut known, mut round) = ([0, 0], 0);
-    while Instant::now() < end {
+    // At least until both were looked at.
+    while Instant::now() < end || round < 10 {
         let worker = u64::from(round % 5 == 4);
         let did = work(
             &tools,
@@ -205,7 +206,7 @@ fn programs_take_turns() {
         known[worker as usize] = n;
         round += 1;
     }
-    assert!(round > 5, "{round}");
+    println!("{round} rounds, {known:?}");
     assert_eq!(
         run_ok("sqlite3", &[text(&db), "PRAGMA integrity_check;"]).trim(),
         "ok"
