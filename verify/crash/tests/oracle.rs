@@ -627,7 +627,7 @@ fn a_directory_shows_the_times_of_its_latest_accepted_survivor() {
 fn judging_is_fast() {
     const OPS: usize = 400;
     /// It takes 2 to 9.
-    const STEPS: usize = 40;
+    const STEPS: usize = 20;
     let mix = Mix {
         sync_percent: 0,
         ..Mix::default()
