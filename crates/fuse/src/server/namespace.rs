@@ -325,7 +325,7 @@ impl Server {
 
     /// RENAME gives a directory another parent, of which the kernel is told while the call waits.
     pub(super) fn moves_directory(&self, request: &Request<'_>) -> bool {
-        let Ok((to, flags, name, new_name)) = rename_args(request) else {
+        let Ok(arg) = rename_args(request) else {
             return false;
         };
         let volume = self.volume.non_blocking();
@@ -333,15 +333,20 @@ impl Server {
             Ok(attr) => attr.is_dir(),
             Err(e) => e.errno() == libc::EAGAIN,
         };
-        let (Ok(from), Ok(into)) = (self.target(request), ino_of(to)) else {
+        let (Ok(from), Ok(to)) = (self.target(request), ino_of(arg.to)) else {
             return false;
         };
-        let exchanges = flags & libc::RENAME_EXCHANGE != 0;
-        from != into && (is_dir(from, name) || exchanges && is_dir(into, new_name))
+        let exchanges = arg.flags & libc::RENAME_EXCHANGE != 0;
+        from != to && (is_dir(from, arg.name) || exchanges && is_dir(to, arg.new_name))
     }
 
     pub(super) fn rename(&self, request: &Request<'_>) -> Answer {
-        let (to, flags, name, new_name) = rename_args(request)?;
+        let RenameArgs {
+            to,
+            flags,
+            name,
+            new_name,
+        } = rename_args(request)?;
         let new_name = self.changeable(to, checked_name(new_name)?)?;
         let flags = rename_flags(flags)?;
         let cx = self.context(request, 0);
@@ -486,8 +491,16 @@ fn mode_of(mode: u32) -> Result<u16, Errno> {
     u16::try_from(mode).map_err(|_| Errno(libc::EINVAL))
 }
 
-/// The other directory, the flags, and both names.
-fn rename_args<'r>(request: &Request<'r>) -> Result<(u64, u32, &'r [u8], &'r [u8]), Errno> {
+/// What RENAME and RENAME2 bring.
+struct RenameArgs<'r> {
+    /// The node of the other directory.
+    to: u64,
+    flags: u32,
+    name: &'r [u8],
+    new_name: &'r [u8],
+}
+
+fn rename_args<'r>(request: &Request<'r>) -> Result<RenameArgs<'r>, Errno> {
     let (to, flags, rest) = if request.header.opcode == op::RENAME {
         let (arg, rest) = request.arg_and_rest::<abi::RenameIn>()?;
         (arg.newdir, 0, rest)
@@ -496,7 +509,12 @@ fn rename_args<'r>(request: &Request<'r>) -> Result<(u64, u32, &'r [u8], &'r [u8
         (arg.newdir, arg.flags, rest)
     };
     let (name, new_name) = name_and_string(rest)?;
-    Ok((to, flags, name, new_name))
+    Ok(RenameArgs {
+        to,
+        flags,
+        name,
+        new_name,
+    })
 }
 
 fn rename_flags(flags: u32) -> Result<RenameFlags, Errno> {
