@@ -1,31 +1,40 @@
 //! `ccfs freeze`: the image of a mounted volume is copied while others work; whoever froze it dies; a signal, an unmount, the limit.
 mod common;
-use common::{Place, ccfs, ccfs_with, daemon, mount, refused, signal, tool, unmount, wait_for_end};
+use common::{
+    Place, ccfs, ccfs_with, daemon, mount, refused, signal, tool, unmount, wait_for, wait_for_end,
+    wait_until,
+};
 use std::fs::{self, File};
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
+/// A command that ends when the test says so, or has ended itself.
+const UNTIL_GO: &str = r#"while [ -e "$BEGAN" ] && ! [ -e "$GO" ]; do sleep 0.05; done"#;
+
 /// `ccfs freeze` in the background, with a command that says when it begins.
 fn freeze(place: &Place, dir: &str, longest: &str, script: &str) -> Child {
-    let began = place.text("began");
-    let _ = fs::remove_file(&began);
+    let (began, end) = (place.text("began"), place.text("go"));
+    let _ = (fs::remove_file(&began), fs::remove_file(&end));
     let child = ccfs()
         .args(["freeze", "--for", longest, dir, "--", "sh", "-c"])
-        .arg(format!("touch '{began}'; {script}"))
+        .arg(format!("touch \"$BEGAN\"; {script}"))
+        .env("BEGAN", &began)
+        .env("GO", &end)
         .stdin(Stdio::null())
         .stderr(Stdio::null())
         .process_group(0)
         .spawn()
         .unwrap();
-    let end = Instant::now() + Duration::from_secs(60);
-    while !Path::new(&began).exists() {
-        assert!(Instant::now() < end, "the command does not begin");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    wait_until("the command begins", || Path::new(&began).exists());
     child
+}
+
+fn go(place: &Place) {
+    fs::write(place.path("go"), "").unwrap();
 }
 
 /// `kill -9` of `ccfs freeze`, and then of its command.
@@ -38,14 +47,35 @@ fn end(child: &mut Child) {
 }
 
 fn code(child: &mut Child) -> i32 {
-    child.wait().unwrap().code().unwrap_or(-1)
+    wait_for(child).code().unwrap_or(-1)
 }
 
-/// A change by a process of its own, which may wait; gives how long it took.
-fn change(dir: &str) -> Duration {
-    let begun = Instant::now();
-    tool("touch", &[&format!("{dir}/changed")]);
-    begun.elapsed()
+/// A program that changes this file.
+fn change_of(program: &str, file: &str) -> Child {
+    Command::new(program).arg(file).spawn().unwrap()
+}
+
+/// A change by a process of its own, which may wait, and ends.
+fn change(dir: &str) {
+    let mut changes = change_of("touch", &format!("{dir}/changed"));
+    assert!(wait_for(&mut changes).success());
+}
+
+/// A thread, by its directory in /proc, waits for an answer of a daemon.
+fn asks(task: &str) -> bool {
+    let wchan = fs::read_to_string(format!("{task}/wchan")).unwrap_or_default();
+    wchan.contains("request_wait_answer") || wchan.contains("fuse")
+}
+
+/// The same, of one that waits: still after a while.
+fn waiting(program: &str, file: &str) -> Child {
+    let mut child = change_of(program, file);
+    let task = format!("/proc/{}", child.id());
+    let mut waits = || child.try_wait().unwrap().is_none();
+    wait_until("it waits", || !waits() || asks(&task));
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(waits(), "{program} does not wait");
+    child
 }
 
 #[test]
@@ -119,44 +149,37 @@ fn others_wait_until_it_ends_however_that_is() {
     let pid = daemon(&dir);
     fs::write(format!("{dir}/f"), "text").unwrap();
     // The command ends; its exit code is the program's.
-    let mut child = freeze(&place, &dir, "60", "sleep 1; exit 7");
-    assert!(change(&dir) > Duration::from_millis(500), "nobody waited");
+    let mut child = freeze(&place, &dir, "600", &format!("{UNTIL_GO}; exit 7"));
+    let mut waits = waiting("touch", &format!("{dir}/changed"));
+    go(&place);
     assert_eq!(code(&mut child), 7);
+    assert!(wait_for(&mut waits).success());
     // Reads go on, another freeze is refused.
-    let mut child = freeze(&place, &dir, "60", "sleep 1");
+    let mut child = freeze(&place, &dir, "600", UNTIL_GO);
     assert_eq!(fs::read_to_string(format!("{dir}/f")).unwrap(), "text");
     let again = ccfs_with(&["freeze", &dir, "--", "true"]);
     refused("again", &again, 1, &["frozen already"]);
+    go(&place);
     assert_eq!(code(&mut child), 0);
     // The limit: whoever waited goes on, and the command is told off.
-    let mut child = freeze(&place, &dir, "1", "sleep 3");
+    let mut child = freeze(&place, &dir, "1", UNTIL_GO);
     change(&dir);
-    assert!(child.try_wait().unwrap().is_none(), "the limit did nothing");
+    assert!(child.try_wait().unwrap().is_none(), "the limit ended it");
+    go(&place);
     assert_eq!(code(&mut child), 1);
     // Who waits can be killed, and has done nothing.
-    let mut child = freeze(&place, &dir, "60", "sleep 20");
-    for words in [["touch", "never"], ["sync", "f"]] {
-        let mut waiting = Command::new(words[0])
-            .arg(format!("{dir}/{}", words[1]))
-            .spawn()
-            .unwrap();
-        std::thread::sleep(Duration::from_millis(300));
-        assert!(
-            waiting.try_wait().unwrap().is_none(),
-            "{words:?} does not wait"
-        );
-        signal(waiting.id(), "TERM");
-        waiting.wait().unwrap();
-        assert!(
-            child.try_wait().unwrap().is_none(),
-            "{words:?} could not be killed"
-        );
+    let mut child = freeze(&place, &dir, "600", UNTIL_GO);
+    for (program, file) in [("touch", "never"), ("sync", "f")] {
+        let mut waits = waiting(program, &format!("{dir}/{file}"));
+        signal(waits.id(), "TERM");
+        let ended = wait_for(&mut waits).signal();
+        assert_eq!(ended, Some(libc::SIGTERM), "{program}");
     }
     end(&mut child);
     change(&dir);
     assert!(!Path::new(&format!("{dir}/never")).exists());
     // The program is killed.
-    let mut child = freeze(&place, &dir, "600", "exec sleep 30");
+    let mut child = freeze(&place, &dir, "600", UNTIL_GO);
     end(&mut child);
     change(&dir);
     // A command that is not there, and one that fails at once.
@@ -164,11 +187,10 @@ fn others_wait_until_it_ends_however_that_is() {
     assert_eq!(ran.code, 127, "{}", ran.err);
     change(&dir);
     // An end by a signal does not wait for it.
-    let mut child = freeze(&place, &dir, "600", "exec sleep 30");
-    let waiting = Command::new("touch").arg(format!("{dir}/late")).spawn();
-    std::thread::sleep(Duration::from_millis(200));
+    let mut child = freeze(&place, &dir, "600", UNTIL_GO);
+    let mut waits = waiting("touch", &format!("{dir}/late"));
     signal(pid, "TERM");
-    let _ = waiting.unwrap().wait();
+    wait_for(&mut waits);
     // The program keeps the mount busy until it ends.
     end(&mut child);
     // The daemon may have done so by now.
@@ -188,17 +210,27 @@ fn a_crowd_that_waits_goes_on() {
     for n in 0..crowd {
         fs::create_dir(format!("{dir}/{n}")).unwrap();
     }
-    let mut child = freeze(&place, &dir, "50", "sleep 2");
-    let begun = Instant::now();
-    std::thread::scope(|scope| {
+    let mut child = freeze(&place, &dir, "600", UNTIL_GO);
+    let tasks = Mutex::new(Vec::new());
+    let begun = std::thread::scope(|scope| {
         for n in 0..crowd {
-            let dir = &dir;
-            scope.spawn(move || fs::write(format!("{dir}/{n}/f"), "text").unwrap());
+            let (dir, tasks) = (&dir, &tasks);
+            scope.spawn(move || {
+                let task = format!("/proc/self/task/{}", rustix::thread::gettid());
+                tasks.lock().unwrap().push(task);
+                fs::write(format!("{dir}/{n}/f"), "text").unwrap();
+            });
         }
+        wait_until("all of them wait", || {
+            let tasks = tasks.lock().unwrap();
+            tasks.len() == crowd && tasks.iter().all(|task| asks(task))
+        });
+        go(&place);
+        Instant::now()
     });
     let took = begun.elapsed();
     assert_eq!(code(&mut child), 0);
-    assert!(took < Duration::from_secs(30), "only the limit ended it");
+    assert!(took < Duration::from_secs(300), "only the limit ended it");
     unmount(&dir);
     tool("e2fsck", &["-fn", &image]);
 }

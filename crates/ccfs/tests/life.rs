@@ -2,7 +2,7 @@
 mod common;
 use common::{
     PATIENCE, Place, ccfs_with, daemon, is_mounted, loops_of, mount, plain_ext4, run, signal, stop,
-    tool, unmount, wait_for, wait_for_end, wait_for_no_loops,
+    tool, unmount, wait_for, wait_for_end, wait_for_no_loops, wait_until,
 };
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -509,7 +509,7 @@ fn a_volume_grows_at_rest() {
 fn order_survives_a_crash() {
     common::needs_mounts!();
     let place = Place::new();
-    let (image, dir) = (place.volume("a.img", "64M"), place.subdir("mnt"));
+    let (image, dir) = (place.volume("a.img", "256M"), place.subdir("mnt"));
     let ran = ccfs_with(&["mount", "-o", "commit=1", &image, &dir]);
     assert_eq!(ran.code, 0, "{}", ran.err);
     let script = format!(
@@ -525,7 +525,18 @@ fn order_survives_a_crash() {
         assert!(start.elapsed() < PATIENCE, "300 entries");
         std::thread::sleep(Duration::from_millis(50));
     }
-    std::thread::sleep(Duration::from_secs(4));
+    // What was written by now is durable. A fast writer has filled the volume, and then all is.
+    let status = || {
+        let status = ccfs_with(&["status", "--json", &dir]).out;
+        let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+        let (commits, dirty) = (&status["counters"]["commits"], &status["dirty_bytes"]);
+        (commits.as_u64().unwrap(), dirty.as_u64().unwrap())
+    };
+    let (before, _) = status();
+    wait_until("three commits", || {
+        let (commits, dirty) = status();
+        commits >= before + 3 || dirty == 0
+    });
     let pid = daemon(&dir);
     signal(pid, "KILL");
     wait_for_end(pid);

@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Of all blocks together.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(600);
 /// What the commands need besides what ccfs itself needs.
 const PROGRAMS: [&str; 8] = [
     "make",

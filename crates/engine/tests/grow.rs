@@ -7,9 +7,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
+/// No test waits for so long unless it fails.
+const NEVER: Duration = Duration::from_secs(120);
 
 struct Dir(tempfile::TempDir);
 
@@ -319,23 +322,25 @@ fn under_load() {
         let path = dir.made("v", kind, 40_000 << 10);
         let dev = Arc::new(FileDevice::open(&path, OpenMode::ReadWrite).unwrap());
         let v = Volume::mount(dev, Options::default()).unwrap();
-        let over = AtomicBool::new(false);
-        let files: u64 = std::thread::scope(|scope| {
-            let workers: Vec<_> = (1..5u64)
-                .map(|stream| {
-                    let (v, over) = (&v, &over);
-                    scope.spawn(move || work(v, stream, over))
-                })
-                .collect();
+        let (over, files) = (AtomicBool::new(false), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            for stream in 1..5u64 {
+                let (v, over, files) = (&v, &over, &files);
+                scope.spawn(move || work(v, stream, over, files));
+            }
             for n in 1..9u64 {
                 let bytes = (40_000 + n * 37_001) << 10;
                 let grown = v.grow(bytes).unwrap();
                 assert!(grown + 9 * MIB > bytes);
-                std::thread::sleep(std::time::Duration::from_millis(60));
+                let (before, begun) = (files.load(Relaxed), Instant::now());
+                std::thread::sleep(Duration::from_millis(60));
+                while files.load(Relaxed) < before + 15 && begun.elapsed() < NEVER {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
             }
             over.store(true, Relaxed);
-            workers.into_iter().map(|w| w.join().unwrap()).sum()
         });
+        let files = files.into_inner();
         assert_eq!(v.status().damage.met, 0, "{:?}", v.status().damage);
         v.unmount().unwrap();
         drop(v);
@@ -345,7 +350,7 @@ fn under_load() {
     }
 }
 
-fn work(v: &Volume, stream: u64, over: &AtomicBool) -> u64 {
+fn work(v: &Volume, stream: u64, over: &AtomicBool, files: &AtomicU64) {
     let cx = cx(stream);
     let dir = v
         .mkdir(&cx, ROOT_INO, format!("d{stream}").as_bytes(), 0o755)
@@ -370,6 +375,6 @@ fn work(v: &Volume, stream: u64, over: &AtomicBool) -> u64 {
             v.unlink(&cx, dir, old.as_bytes()).unwrap();
         }
         made += 1;
+        files.fetch_add(1, Relaxed);
     }
-    made
 }

@@ -251,14 +251,16 @@ fn groups_that_move_directories_hold_up_no_other_moves() {
 #[test]
 fn names_in_shared_directories_wait_for_no_group() {
     const WAIT: Duration = Duration::from_millis(300);
-    let dev = Arc::new(image(&[], "64M"));
-    let options = Options {
-        group_wait: WAIT,
-        ..Options::default()
+    let volume = |group_wait| {
+        let dev = Arc::new(image(&[], "64M"));
+        let options = Options {
+            group_wait,
+            ..Options::default()
+        };
+        (mount_on(dev.clone(), options).unwrap(), dev)
     };
-    let v = mount_on(dev.clone(), options).unwrap();
-    let took = |dir: Ino, c: &Context| {
-        let (id, member) = group(&v, GREEDY);
+    let took = |v: &Volume, dir: Ino, c: &Context| {
+        let (id, member) = group(v, GREEDY);
         v.mknod(&member, dir, b"n", 0o100644, 0).unwrap();
         let began = Instant::now();
         // Gone with the group.
@@ -268,16 +270,21 @@ fn names_in_shared_directories_wait_for_no_group() {
         took
     };
     let own = user(GREEDY, 7);
-    for (owner, mode, c, waits) in [
-        (GREEDY, 0o755, own, true),
-        (GREEDY, 0o2775, own, true),
-        (GREEDY, 0o757, own, false),
-        (0, 0o1777, own, false),
-        (GREEDY, 0o700, user(0, 9), false),
+    let (v, dev) = volume(WAIT);
+    for mode in [0o755, 0o2775] {
+        let took = took(&v, dir_of(&v, GREEDY, mode), &own);
+        assert!(took >= WAIT, "{mode:o}: {took:?}");
+    }
+    v.unmount().unwrap();
+    fsck(&dev);
+    let (v, dev) = volume(NEVER);
+    for (owner, mode, c) in [
+        (GREEDY, 0o757, own),
+        (0, 0o1777, own),
+        (GREEDY, 0o700, user(0, 9)),
     ] {
-        let dir = dir_of(&v, owner, mode);
-        let took = took(dir, &c);
-        assert_eq!(took >= WAIT, waits, "{owner} {mode:o}: {took:?}");
+        let took = took(&v, dir_of(&v, owner, mode), &c);
+        assert!(took < NEVER / 2, "{owner} {mode:o}: {took:?}");
     }
     // A group of its own is not the directory's.
     let set = SetAttr {
@@ -286,7 +293,7 @@ fn names_in_shared_directories_wait_for_no_group() {
     };
     let dir = dir_of(&v, GREEDY, 0o770);
     v.setattr(&user(0, 50), dir, &set).unwrap();
-    assert!(took(dir, &own) < WAIT);
+    assert!(took(&v, dir, &own) < NEVER / 2);
     v.unmount().unwrap();
     fsck(&dev);
 }
@@ -301,6 +308,16 @@ fn slow(size: &str, dirty_limit: u64) -> (Arc<MemoryDevice>, Arc<Faulty>, Arc<Vo
     };
     let v = mount_on(slow.clone(), options).unwrap();
     (dev, slow, v)
+}
+
+/// Waits until this is so, and the count stands still.
+fn until_still(count: &AtomicU64, is_so: impl Fn() -> bool) {
+    let began = Instant::now();
+    let mut before = u64::MAX;
+    while (before != count.load(SeqCst) || !is_so()) && began.elapsed() < NEVER {
+        before = count.load(SeqCst);
+        std::thread::sleep(Duration::from_millis(300));
+    }
 }
 
 /// One user's writers fill the limit of dirty bytes, and wait for the device. Another one goes on, and his bytes are bounded, too.
@@ -333,11 +350,7 @@ fn dirty_bytes_have_a_share_for_each_user() {
                 }
             });
         }
-        let mut before = u64::MAX;
-        while before != written.load(SeqCst) {
-            before = written.load(SeqCst);
-            std::thread::sleep(Duration::from_millis(300));
-        }
+        until_still(&written, || v.status().dirty_bytes >= LIMIT);
         let dirty = v.status().dirty_bytes;
         assert!((LIMIT..LIMIT / 4 * 5).contains(&dirty), "{dirty}");
         let (tell, told) = channel();
@@ -359,7 +372,7 @@ fn dirty_bytes_have_a_share_for_each_user() {
             }
             let _ = tell.send(f);
         });
-        let early = told.recv_timeout(Duration::from_secs(20));
+        let early = told.recv_timeout(NEVER);
         let late = told.recv_timeout(Duration::from_millis(500));
         stop.store(true, SeqCst);
         slow.hold_flushes.store(false, SeqCst);
@@ -370,8 +383,8 @@ fn dirty_bytes_have_a_share_for_each_user() {
     fsck(&dev);
 }
 
-/// How often threads of this name, in this process, have gone to sleep.
-fn sleeps(name: &str) -> u64 {
+/// How many threads of this name, in this process, sleep, and how often they have gone to sleep.
+fn sleeps(name: &str) -> (u64, u64) {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     let of = |task: std::fs::DirEntry| {
         let status = std::fs::read_to_string(task.path().join("status")).ok()?;
@@ -380,9 +393,14 @@ fn sleeps(name: &str) -> u64 {
             Some(line.trim().to_string())
         };
         (field("Name:")? == name).then_some(())?;
-        field("voluntary_ctxt_switches:")?.parse::<u64>().ok()
+        let asleep = u64::from(field("State:")?.starts_with('S'));
+        Some((
+            asleep,
+            field("voluntary_ctxt_switches:")?.parse::<u64>().ok()?,
+        ))
     };
-    tasks.flatten().filter_map(of).sum()
+    let all = tasks.flatten().filter_map(of);
+    all.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
 }
 
 /// Hundreds of writers wait for room. While there is none they sleep, and when there is some they do not take the reserve of others by
@@ -396,10 +414,11 @@ fn waiting_writers_are_let_in_by_and_by() {
     let dir = dir_of(&v, GREEDY, 0o777);
     v.syncfs(&user(0, 50)).unwrap();
     let (written, most) = (AtomicU64::new(0), AtomicU64::new(0));
+    let ended = AtomicU64::new(0);
     std::thread::scope(|scope| {
         slow.hold_flushes.store(true, SeqCst);
         for i in 0..WRITERS {
-            let (v, written) = (&v, &written);
+            let (v, written, ended) = (&v, &written, &ended);
             let work = move || {
                 let c = user(GREEDY, 100);
                 let name = format!("greedy{i}");
@@ -409,20 +428,25 @@ fn waiting_writers_are_let_in_by_and_by() {
                         .unwrap();
                     written.fetch_add(1, SeqCst);
                 }
+                ended.fetch_add(1, SeqCst);
             };
             let thread = std::thread::Builder::new().name(NAME.into());
             thread.spawn_scoped(scope, work).unwrap();
         }
-        let mut before = u64::MAX;
-        while before != written.load(SeqCst) {
-            before = written.load(SeqCst);
-            std::thread::sleep(Duration::from_millis(100));
-        }
-        let before = sleeps(NAME);
+        until_still(&written, || {
+            let asleep = sleeps(NAME).0 + ended.load(SeqCst);
+            v.status().dirty_bytes >= LIMIT && asleep == WRITERS
+        });
+        let before = sleeps(NAME).1;
+        let began = Instant::now();
         std::thread::sleep(Duration::from_secs(1));
-        let slept = sleeps(NAME) - before;
+        let slept = sleeps(NAME).1 - before;
+        let passed = began.elapsed();
         slow.hold_flushes.store(false, SeqCst);
-        assert!(slept < 4 * WRITERS, "they woke {slept} times in a second");
+        assert!(
+            (slept as f64) < 4.0 * WRITERS as f64 * passed.as_secs_f64(),
+            "they woke {slept} times in {passed:?}"
+        );
         let began = Instant::now();
         while written.load(SeqCst) < 20 * WRITERS {
             most.fetch_max(v.status().dirty_bytes, SeqCst);
@@ -458,11 +482,7 @@ fn transactions_of_barriers_have_a_share_for_each_user() {
                 }
             });
         }
-        let mut before = u64::MAX;
-        while before != done.load(SeqCst) {
-            before = done.load(SeqCst);
-            std::thread::sleep(Duration::from_millis(500));
-        }
+        until_still(&done, || v.barriers_open() >= 4096);
         let (tell, told) = channel();
         let v = &v;
         scope.spawn(move || {
@@ -474,7 +494,7 @@ fn transactions_of_barriers_have_a_share_for_each_user() {
             }
             tell.send(()).unwrap();
         });
-        let early = told.recv_timeout(Duration::from_secs(20));
+        let early = told.recv_timeout(NEVER);
         let open = v.barriers_open();
         stop.store(true, SeqCst);
         slow.hold_flushes.store(false, SeqCst);

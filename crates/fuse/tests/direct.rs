@@ -2,7 +2,7 @@
 mod common;
 use ccfs_client::direct::{File, OpenOptions, Session};
 use ccfs_fuse::FsType;
-use common::direct::{new_file, session};
+use common::direct::{PATIENCE, new_file, session};
 use common::{TestMount, can_mount};
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -151,7 +151,7 @@ fn removed_files_stay_open() {
     }
     assert_eq!(free(), before - 2);
     drop((held, known));
-    let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    let end = std::time::Instant::now() + PATIENCE;
     while free() != before {
         assert!(std::time::Instant::now() < end);
     }

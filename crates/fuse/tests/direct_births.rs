@@ -6,14 +6,14 @@ use ccfs_client::direct::layout::{
 };
 use ccfs_client::direct::{Attr, OpenOptions};
 use ccfs_fuse::FsType;
-use common::direct::{asked, count, new_file, session};
+use common::direct::{PATIENCE, asked, count, new_file, session};
 use common::raw::Raw;
 use common::{TestMount, can_mount};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::Ordering::SeqCst;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 const NS: u64 = 1_000_000_000;
 
@@ -61,7 +61,7 @@ fn post(raw: &mut Raw, handle: u32, a: u64, time: u64) -> i32 {
     raw.publish();
     let begun = Instant::now();
     while raw.memory.u64(word::HEAD).load(SeqCst) <= at && ended(raw) == 0 {
-        assert!(begun.elapsed() < Duration::from_secs(10));
+        assert!(begun.elapsed() < PATIENCE);
         std::thread::yield_now();
     }
     raw.memory.entry_u32(at, RESULT).load(SeqCst) as i32
@@ -85,7 +85,7 @@ fn with_grants(m: &TestMount, name: &str) -> Raw {
 fn wait_for(there: impl Fn() -> bool) {
     let begun = Instant::now();
     while !there() {
-        assert!(begun.elapsed() < Duration::from_secs(10));
+        assert!(begun.elapsed() < PATIENCE);
         std::thread::yield_now();
     }
 }
@@ -258,7 +258,7 @@ fn what_was_granted_is_taken_back_where_others_find_none() {
     let begun = Instant::now();
     let asked = loop {
         match raw.ask(op::CREATE, (1, 3), (0, 0o600), b"f3") {
-            WOULD_WAIT if begun.elapsed() < Duration::from_secs(10) => std::thread::yield_now(),
+            WOULD_WAIT if begun.elapsed() < PATIENCE => std::thread::yield_now(),
             result => break result,
         }
     };

@@ -8,6 +8,7 @@ use ccfs_client::direct::memory::Memory;
 use ccfs_client::direct::{OpenOptions, Session};
 use ccfs_fuse::FsType;
 use ccfs_testkit::Rng;
+use common::direct::PATIENCE;
 use common::raw::{Raw, begin, call};
 use common::{TestMount, can_mount};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
@@ -211,7 +212,7 @@ fn hostile_programs() {
             for entry in fs::read_dir(&mnt).unwrap() {
                 let _ = entry.unwrap().metadata();
             }
-            assert!(begun.elapsed() < Duration::from_secs(10), "seed {seed}");
+            assert!(begun.elapsed() < PATIENCE, "seed {seed}");
             rounds += 1;
             // The volume is small.
             mine.remove_file(&name).unwrap();
@@ -413,7 +414,7 @@ fn heads_that_make_no_sense() {
         raw.publish();
         let begun = Instant::now();
         while raw.memory.u32(word::ENDED).load(Ordering::SeqCst) == 0 {
-            assert!(begun.elapsed() < Duration::from_secs(10), "{name:?}");
+            assert!(begun.elapsed() < PATIENCE, "{name:?}");
             std::thread::yield_now();
         }
     }
@@ -468,7 +469,7 @@ fn who_syncs_is_told() {
         raw.publish();
         let begun = Instant::now();
         while raw.memory.u32(word::ENDED).load(Ordering::SeqCst) == 0 {
-            assert!(begun.elapsed() < Duration::from_secs(10), "{way}");
+            assert!(begun.elapsed() < PATIENCE, "{way}");
             std::thread::sleep(Duration::from_millis(1));
         }
         // What it had is gone with it, and what it has not done is told all the same.
@@ -569,7 +570,7 @@ fn programs_that_are_killed() {
             let status: serde_json::Value = serde_json::from_str(&text).unwrap();
             status["direct"].clone()
         };
-        let end = Instant::now() + Duration::from_secs(20);
+        let end = Instant::now() + PATIENCE;
         while status()["sessions"] != 0 {
             assert!(Instant::now() < end, "{}", status());
             std::thread::sleep(Duration::from_millis(20));

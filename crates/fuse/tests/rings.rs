@@ -110,6 +110,8 @@ fn long_requests_do_not_wait_for_parked_ones() {
         return;
     };
     m.started.clone().unwrap();
+    let control = Control::new();
+    let connection = minor(std::fs::metadata(m.dir.path()).unwrap().dev());
     let start = Barrier::new(20);
     let (long, other) = (m.path("long"), m.path("other"));
     std::thread::scope(|scope| {
@@ -122,22 +124,21 @@ fn long_requests_do_not_wait_for_parked_ones() {
                 file.sync_all().unwrap();
             });
         }
-        let parked = || *m.gate.waiting.lock();
-        m.until("some syncs are parked", || parked() >= 4);
-        std::thread::sleep(Duration::from_millis(100));
-        let before = parked();
-        m.until("the others queue", || before < 20);
+        m.until("they are all made", || control.requests(connection) >= 20);
+        m.until("some syncs are parked", || *m.gate.waiting.lock() >= 4);
         scope.spawn(move || {
             on_one_processor();
             std::fs::metadata(long).unwrap();
         });
-        m.until("the long request is served", || parked() == before + 1);
+        m.until("the long request is served", || *m.gate.long.lock() == 1);
         let other = scope.spawn(move || {
             on_one_processor();
             std::fs::metadata(other).unwrap();
         });
         m.until("the queue serves others", || other.is_finished());
+        let waiting = *m.gate.waiting.lock();
         m.gate.open();
+        assert!(waiting < 20 + 1, "none of the syncs queue");
     });
 }
 
@@ -291,15 +292,14 @@ fn users_of_a_queue_take_turns() {
             std::fs::metadata(path).unwrap();
         });
         m.until("one more", || control.requests(connection) > MANY);
-        let mut let_through = 0;
-        while !other.is_finished() && let_through < MANY {
+        for _ in 0..MANY {
             m.gate.let_through();
-            let_through += 1;
-            std::thread::sleep(Duration::from_millis(10));
+            m.until("one passes", || m.gate.all_passed() || other.is_finished());
         }
         m.gate.open();
-        assert!(let_through < MANY / 2, "{let_through} came before it");
     });
+    let before = m.gate.told_before("other");
+    assert!(before < MANY / 2, "{before} came before it");
 }
 
 /// Syncs that wait on one processor, more than its queue had buffers: there are more by then.

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What becomes of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,8 +20,9 @@ pub enum Fate {
     LostBefore,
     /// It is carried out, and the connection breaks before the answer.
     LostAfter,
-    /// The connection breaks, and it is carried out so much later all the same.
-    LostAndLate(Duration),
+    /// The connection breaks, and it is carried out so much later all the same. Never, where that would be after the second time: who
+    /// waits for so long (as `Settings::settle` says) finds everything done.
+    LostAndLate(Duration, Duration),
     /// The server is started again, before it; of what was not flushed each sector is kept or lost by chance.
     Restart,
     /// The same, after it was carried out and before the answer.
@@ -139,15 +140,27 @@ impl SimStore {
     }
 
     fn carry_out(&self, request: &Request) -> Answer {
+        self.carry_out_on(&self.visible.read(), request)
+    }
+
+    /// Beside nothing else, and before `end` or never.
+    fn carry_out_before(&self, end: Instant, request: &Request) {
+        let visible = self.visible.write();
+        if Instant::now() < end {
+            let _ = self.carry_out_on(&visible, request);
+        }
+    }
+
+    /// `visible` is held: what comes later is later in all that there is.
+    fn carry_out_on(&self, visible: &MemoryDevice, request: &Request) -> Answer {
         match request {
             Request::Read { offset, len } => {
                 let mut data = AlignedBuf::zeroed(*len);
-                let read = self.visible.read().read(*offset, &mut data);
+                let read = visible.read(*offset, &mut data);
                 read.map(|()| Some(data)).map_err(Refusal::Store)
             }
             Request::Write { offset, data } => {
-                let visible = self.visible.read();
-                put(&visible, *offset, AlignedBuf::from_bytes(data));
+                put(visible, *offset, AlignedBuf::from_bytes(data));
                 let mut part = self.unsafe_part.lock();
                 part.unflushed.push((*offset, data.clone()));
                 Ok(None)
@@ -288,10 +301,10 @@ impl Session for SimSession {
                 let _ = store.carry_out(&request);
                 self.shared.go();
             }
-            Fate::LostAndLate(after) => {
-                store.later(after, move |store| {
-                    let _ = store.carry_out(&request);
-                });
+            Fate::LostAndLate(after, within) => {
+                // Before the client knows of it, and begins to wait.
+                let end = Instant::now() + within;
+                store.later(after, move |store| store.carry_out_before(end, &request));
                 self.shared.go();
             }
             Fate::Restart => {

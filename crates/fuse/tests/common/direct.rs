@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use std::{fs, io};
 
 /// For how long a machine may be too busy.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 pub fn session(m: &TestMount) -> Session {
     let session = Session::begin(fs::File::open(m.mnt()).unwrap()).unwrap();

@@ -6,6 +6,7 @@ use ccfs_fuse::wire::{Handler, Reply, Request, one_name};
 use parking_lot::{Condvar, Mutex};
 use rustix::mount::{MountFlags, mount};
 use rustix::thread::{Uid, set_thread_res_uid};
+use std::collections::HashSet;
 use std::ffi::CString;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
@@ -19,6 +20,10 @@ pub struct Gate {
     open: Mutex<Passage>,
     opened: Condvar,
     pub waiting: Mutex<usize>,
+    /// Of those, or who have passed: names that begin with "long".
+    pub long: Mutex<usize>,
+    /// Files that were looked up or whose attributes were asked for, in the order of the answers.
+    answered: Mutex<Vec<u64>>,
     pub written: Mutex<Vec<(u64, Vec<u8>)>>,
     pub longest_read: Mutex<usize>,
     pub synced: Mutex<usize>,
@@ -80,6 +85,23 @@ impl Gate {
         self.opened.notify_one();
     }
 
+    /// Whoever was let through has passed.
+    pub fn all_passed(&self) -> bool {
+        self.open.lock().tickets == 0
+    }
+
+    /// How many other files somebody was told of before the last word about this one.
+    pub fn told_before(&self, name: &str) -> usize {
+        let (answered, this) = (self.answered.lock(), Gate::nodeid(name.as_bytes()));
+        let end = answered.iter().rposition(|n| *n == this).unwrap();
+        let all: HashSet<u64> = answered[..end].iter().copied().collect();
+        all.len() - usize::from(all.contains(&this))
+    }
+
+    fn nodeid(name: &[u8]) -> u64 {
+        100 + name.iter().fold(0, |sum, b| sum * 31 + u64::from(*b))
+    }
+
     /// Waits for a condition; `what` it is stands in the message if it never holds.
     pub fn until(&self, what: impl Fn() -> String, mut is_so: impl FnMut() -> bool) {
         let end = Instant::now() + Duration::from_secs(120);
@@ -122,20 +144,27 @@ impl Handler for Gate {
         match request.header.opcode {
             op::LOOKUP => {
                 let name = one_name(request.bare()).unwrap();
+                if name.starts_with(b"long") {
+                    *self.long.lock() += 1;
+                }
                 if name.starts_with(b"slow") || name.starts_with(b"long") {
                     self.pass();
                 }
-                let nodeid = 100 + name.iter().fold(0, |sum, b| sum * 31 + u64::from(*b));
+                let nodeid = Gate::nodeid(name);
+                self.answered.lock().push(nodeid);
                 reply.push(&abi::EntryOut {
                     nodeid,
                     attr: Gate::attr(nodeid),
                     ..Default::default()
                 });
             }
-            op::GETATTR => reply.push(&abi::AttrOut {
-                attr: Gate::attr(request.header.nodeid),
-                ..Default::default()
-            }),
+            op::GETATTR => {
+                self.answered.lock().push(request.header.nodeid);
+                reply.push(&abi::AttrOut {
+                    attr: Gate::attr(request.header.nodeid),
+                    ..Default::default()
+                });
+            }
             op::FSYNC => {
                 self.pass();
                 *self.synced.lock() += 1;
