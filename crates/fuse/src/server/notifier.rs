@@ -312,7 +312,7 @@ impl Notifier {
     /// The caller serves no queue, and holds no page of the range. False: the kernel is busy with the file. It will not be asked later, when it could
     /// be in the way of another call.
     pub fn write_back(&self, user: u32, ino: Ino, range: Range<u64>, within: Duration) -> bool {
-        self.write_back_by(user, Key::Inode(ino), range, within)
+        self.write_back_in(Key::Inode(ino), user, ino, range, within)
     }
 
     /// As `write_back`, for a caller who may hold other pages of the file: drops of these, and what waits behind them in their lane, wait for him. So
@@ -324,13 +324,17 @@ impl Notifier {
         range: Range<u64>,
         within: Duration,
     ) -> bool {
-        self.write_back_by(user, Key::Stores(ino), range, within)
+        self.write_back_in(Key::Stores(ino), user, ino, range, within)
     }
 
-    fn write_back_by(&self, user: u32, key: Key, range: Range<u64>, within: Duration) -> bool {
-        let (Key::Inode(ino) | Key::Stores(ino)) = key else {
-            return false;
-        };
+    fn write_back_in(
+        &self,
+        key: Key,
+        user: u32,
+        ino: Ino,
+        range: Range<u64>,
+        within: Duration,
+    ) -> bool {
         if self.0.lanes.waiting(key) >= RANGES_MAX {
             return false;
         }

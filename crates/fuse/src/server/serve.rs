@@ -101,23 +101,24 @@ impl Server {
                     || !self.copies_at_once(request)
                     || self.waits_for_durability(request)
             }
-            op::RENAME | op::RENAME2 => {
-                self.volume.writers_wait(request.header.uid)
-                    || self.moves_directory(request)
-                    || self.waits_for_durability(request)
-            }
-            op::SETATTR => {
-                self.volume.writers_wait(request.header.uid)
-                    || self.setattr_waits(request)
-                    || self.waits_for_durability(request)
-            }
             opcode if is_change(opcode) => {
-                self.volume.writers_wait(request.header.uid) || self.waits_for_durability(request)
+                self.volume.writers_wait(request.header.uid)
+                    || self.waits_for_kernel(request)
+                    || self.waits_for_durability(request)
             }
             op::IOCTL => {
                 let arg = request.arg_and_rest::<abi::IoctlIn>();
                 arg.is_ok_and(|(arg, input)| self.ioctl_waits(arg.cmd, input))
             }
+            _ => false,
+        }
+    }
+
+    /// The kernel is told something while the call waits.
+    fn waits_for_kernel(&self, request: &Request<'_>) -> bool {
+        match request.header.opcode {
+            op::SETATTR => self.setattr_waits(request),
+            op::RENAME | op::RENAME2 => self.moves_directory(request),
             _ => false,
         }
     }
