@@ -29,6 +29,9 @@ computing='/(command|crash|device|engine|ext4|faults|fuzzing|image|log)/Cargo.to
 # Suites that wait for others most of the time (servers, hosts that are frozen, connections that break): beside all others.
 waiting='/remote/Cargo.toml|/ccfs/Cargo.toml.*	store$'
 
+# Suites that call sync(2), which commits on every mount of the machine: beside those that mount nothing.
+syncing='/(ccfs|tests)/Cargo.toml.*	(sentinel|sync_calls)$'
+
 # Test programs of these packages that take long, measure, or mount with the kernel's ext4: `make check` leaves them out. All of
 # those of crash, faults and fuzzing take long.
 long=' stress throughput fsync_devices image_kernel image_speed dir_scale '
@@ -63,23 +66,30 @@ lane() {
     return "$status"
 }
 
-# beside LOG FIRST SUITES [WAITING]: runs lists of suites beside each other: those of the first niced, and when they are done some of the
-# second, so that no processor rests.
+# beside LOG FIRST SUITES [WAITING [BEFORE]]: runs lists of suites beside each other: those of the first niced, and when they are done some
+# of the second, so that no processor rests. Before the second and those that wait come those of `BEFORE`.
 beside() {
-    local log=$1 second waits suites status=0
+    local log=$1 before=$1.before main=$BASHPID second waits suites status=0
     exec {suites}<<<"$3"
     (
         lane "$log" nice -n 15 <<<"$2" {suites}<&- || status=1
+        until [ -e "$before" ]; do
+            kill -0 "$main" 2>/dev/null || exit 1
+            sleep 0.1
+        done
         lane "$log" env <&"$suites" {suites}<&- || status=1
         exit "$status"
     ) &
     second=$!
+    trap 'trap - INT TERM; kill 0' INT TERM
+    lane "$log" env <<<"${5:-}" {suites}<&- || status=1
+    touch "$before" || { kill "$second"; status=1; }
     lane "$log" env <<<"${4:-}" {suites}<&- &
     waits=$!
-    trap 'trap - INT TERM; kill 0' INT TERM
     lane "$log" env <&"$suites" {suites}<&- || status=1
     wait "$second" || status=1
     wait "$waits" || status=1
+    rm -f "$before"
     return "$status"
 }
 
@@ -111,8 +121,8 @@ short_tests() {
 run_suites() {
     local log status=0
     log=$(mktemp)
-    beside "$log" "$(grep -E "$computing" <<<"$1")" "$(grep -vE "$computing|$waiting" <<<"$1")" "$(grep -E "$waiting" <<<"$1")" ||
-        status=1
+    beside "$log" "$(grep -E "$computing" <<<"$1")" "$(grep -vE "$computing|$waiting|$syncing" <<<"$1")" \
+        "$(grep -E "$waiting" <<<"$1")" "$(grep -E "$syncing" <<<"$1")" || status=1
     counts "$log"
     rm -f "$log"
     return "$status"
