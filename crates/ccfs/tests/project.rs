@@ -125,6 +125,29 @@ fn every_example_runs() {
     assert!(listed.out.contains("greet -> hello"), "{}", listed.out);
 }
 
+/// What somebody left behind (a disk image, a core) and added with the rest would be in every clone for ever.
+#[test]
+fn no_large_file_is_kept() {
+    const MOST: u64 = 1 << 20;
+    let listed = Command::new("git")
+        .args(["ls-tree", "-r", "-l", "-z", "HEAD"])
+        .current_dir(top())
+        .output();
+    // A tarball of a release has no history; there the same files are, and nothing else.
+    let Some(listed) = listed.ok().filter(|listed| listed.status.success()) else {
+        println!("skipped: not a clone");
+        return;
+    };
+    let text = String::from_utf8(listed.stdout).unwrap();
+    let entries = text.split_terminator('\0');
+    let size = |entry: &str| entry.split_whitespace().nth(3)?.parse::<u64>().ok();
+    let sizes: Vec<_> = entries.map(|entry| (size(entry), entry)).collect();
+    assert!(sizes.len() > 100, "{text}");
+    let large = sizes.iter().filter(|(size, _)| *size > Some(MOST));
+    let large: Vec<_> = large.map(|(_, entry)| *entry).collect();
+    assert!(large.is_empty(), "{large:?}");
+}
+
 /// Tests that docs/design/promises.md names beside the promises are there.
 #[test]
 fn every_named_test_exists() {
