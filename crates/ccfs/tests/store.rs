@@ -250,13 +250,13 @@ fn a_heartbeat_tells_two_hosts_of_each_other() {
         said.contains("STOPPED") && said.contains("host-b"),
         "{said}"
     );
-    assert_eq!(a.ccfs(&format!("umount {at_a}")).0, 32);
+    a.unmount(&at_a, 32);
     assert_eq!(
         b.run(&format!("cat {at_b}/two; ls {at_b}/late 2>/dev/null"))
             .1,
         "two"
     );
-    assert_eq!(b.ccfs(&format!("umount {at_b}")).0, 0);
+    b.unmount(&at_b, 0);
     ok(&["fsck", "-fn", &store]);
 }
 
@@ -280,7 +280,7 @@ fn a_dead_host_is_followed_by_the_next() {
     let took = begun.elapsed();
     assert!(took > Duration::from_secs(5), "{took:?}");
     assert_eq!(b.run(&format!("cat {at_b}/one")).1, "one");
-    assert_eq!(b.ccfs(&format!("umount {at_b}")).0, 0);
+    b.unmount(&at_b, 0);
     ok(&["fsck", "-fn", &store]);
 }
 
@@ -334,9 +334,9 @@ fn frozen(place: &Place, store: &str, hosts: [Host; 2], how: &str) {
         assert!(Instant::now() < end, "{said}");
         std::thread::sleep(Duration::from_millis(200));
     }
-    assert_eq!(a.ccfs(&format!("umount {at_a}")).0, 32);
+    a.unmount(&at_a, 32);
     assert_eq!(b.run(&format!("cat {at_b}/two")).1, "two");
-    assert_eq!(b.ccfs(&format!("umount {at_b}")).0, 0);
+    b.unmount(&at_b, 0);
     ok(&["fsck", "-fn", store]);
     assert_eq!(ok(&["cat", &format!("{store}:/one")]), "one\n");
 }
@@ -665,7 +665,7 @@ fn golden_image(place: &Place, ceph: &Ceph, store: &str) {
         fs::read_to_string(format!("{}/one", dirs[0])).unwrap(),
         "one\n"
     );
-    assert_eq!(other.ccfs(&format!("umount {}", dirs[1])).0, 0);
+    other.unmount(&dirs[1], 0);
     ok(&["umount", &dirs[0]]);
     drop(first);
     ceph.tool("rbd", &["clone", "rbd/a@golden", "rbd/copy"]);

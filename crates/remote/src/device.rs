@@ -54,8 +54,14 @@ pub struct RemoteDevice {
 /// What is given back at the end.
 struct Held {
     core: Arc<Core>,
-    manager: Mutex<Option<JoinHandle<()>>>,
-    beats: Mutex<Option<Beats>>,
+    threads: Mutex<Threads>,
+}
+
+/// What there is to end.
+#[derive(Default)]
+struct Threads {
+    manager: Option<JoinHandle<()>>,
+    beats: Option<Beats>,
 }
 
 /// Those of this process, for [`let_go`].
@@ -168,8 +174,10 @@ impl RemoteDevice {
         };
         let held = Arc::new(Held {
             core: core.clone(),
-            manager: Mutex::new(Some(manager)),
-            beats: Mutex::new(None),
+            threads: Mutex::new(Threads {
+                manager: Some(manager),
+                beats: None,
+            }),
         });
         {
             let mut all = ALL.lock();
@@ -186,7 +194,7 @@ impl RemoteDevice {
                 "ccfs-beat",
                 Box::new(move || beat(&core, &of_thread, &until)),
             )?;
-            *device.held.beats.lock() = Some(Beats {
+            device.held.threads.lock().beats = Some(Beats {
                 end,
                 thread,
                 holding,
@@ -617,12 +625,14 @@ impl Device for RemoteDevice {
 }
 
 impl Held {
-    /// Nobody writes any more: the claim or the lock is given back, so that the next one need not wait, and the connection ends.
+    /// Nobody writes any more: the claim or the lock is given back, so that the next one need not wait, and the connection ends. Who comes
+    /// while another thread does so waits for it: a process that ended meanwhile would end that thread, too.
     fn let_go(&self) {
+        let mut threads = self.threads.lock();
         let link = &self.core.link;
         // Nothing of this host's may come behind the claim's end; what waits for the lease needs the heartbeat.
         link.end_changes();
-        if let Some(beats) = self.beats.lock().take() {
+        if let Some(beats) = threads.beats.take() {
             *beats.end.0.lock() = true;
             beats.end.1.notify_all();
             let _ = beats.thread.join();
@@ -636,7 +646,7 @@ impl Held {
                 }
             }
         }
-        let Some(manager) = self.manager.lock().take() else {
+        let Some(manager) = threads.manager.take() else {
             return;
         };
         if let Some(session) = link.session()

@@ -306,6 +306,12 @@ impl Host {
         let program = ccfs().get_program().to_string_lossy().into_owned();
         self.run(&format!("'{program}' {args}"))
     }
+
+    /// Unmounts there, and takes that exit code.
+    pub fn unmount(&mut self, dir: &str, wanted: i32) {
+        let (code, said) = self.ccfs(&format!("umount {dir}"));
+        assert_eq!(code, wanted, "ccfs umount {dir}: {said}");
+    }
 }
 
 impl Drop for Host {
