@@ -52,7 +52,7 @@ pub fn is_zero(bytes: &[u8]) -> bool {
             .all(|c| c.iter().fold(0, |a, b| a | b) == 0)
 }
 
-/// A byte buffer aligned to 4096. `Clone` copies the bytes, so `Arc::make_mut` is copy-on-write.
+/// A byte buffer aligned to 4096. `Clone` copies the bytes; of a [`SharedBuf`](crate::SharedBuf) several have the same.
 pub struct AlignedBuf {
     ptr: NonNull<u8>,
     len: usize,
@@ -124,6 +124,12 @@ impl AlignedBuf {
         copies
     }
 
+    /// Its memory, which is `pool::BLOCK` bytes long: nobody's, and to be given to the pool.
+    pub(crate) fn into_block(self) -> NonNull<u8> {
+        assert_eq!(self.len, pool::BLOCK);
+        std::mem::ManuallyDrop::new(self).ptr
+    }
+
     fn layout(len: usize) -> Layout {
         Layout::from_size_align(len, ALIGN).expect("buffer length fits the address space")
     }
@@ -131,6 +137,7 @@ impl AlignedBuf {
 
 impl Deref for AlignedBuf {
     type Target = [u8];
+    #[inline]
     fn deref(&self) -> &[u8] {
         // SAFETY: `ptr` owns `len` initialised bytes for the life of `self`.
         unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
@@ -138,6 +145,7 @@ impl Deref for AlignedBuf {
 }
 
 impl DerefMut for AlignedBuf {
+    #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `deref`, and `&mut self` is exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) }
@@ -151,6 +159,7 @@ impl Clone for AlignedBuf {
 }
 
 impl Drop for AlignedBuf {
+    #[inline]
     fn drop(&mut self) {
         if self.len == pool::BLOCK {
             return pool::give(self.ptr);

@@ -23,17 +23,18 @@
 #![warn(missing_docs)]
 
 use std::io;
-use std::sync::Arc;
 
 mod backing;
 mod buffer;
 mod counters;
+mod fetch;
 mod file;
 mod flash;
 mod plain;
 mod pool;
 mod read_ahead;
 mod remote;
+mod shared;
 mod sys;
 mod ticket;
 mod uring;
@@ -41,6 +42,7 @@ mod uring;
 pub use backing::{Part, loop_file, stand_in};
 pub use buffer::{AlignedBuf, is_zero};
 pub use counters::{Counters, Counting};
+pub use fetch::fetch_early;
 pub use file::{FileDevice, OpenError, OpenMode};
 pub use flash::{
     FLASH_MAGIC, FLASH_PAGE, FlashBug, FlashCounters, FlashDevice, FlashGeometry, Transactions,
@@ -50,6 +52,7 @@ pub use plain::without_numbers;
 pub use pool::{give_back_memory, keep_memory_ready, small_pages};
 pub use read_ahead::ReadAheadDevice;
 pub use remote::Remote;
+pub use shared::SharedBuf;
 pub use ticket::{Pending, Ticket};
 pub use uring::try_ring;
 
@@ -60,7 +63,7 @@ pub const SECTOR: u64 = 512;
 #[derive(Clone)]
 pub struct Slice {
     /// The buffer that it is a part of.
-    pub buf: Arc<AlignedBuf>,
+    pub buf: SharedBuf,
     /// Bytes; multiples of 512.
     pub start: usize,
     /// Bytes; a multiple of 512.
@@ -148,7 +151,7 @@ pub trait Device: Send + Sync {
 
 impl Slice {
     /// The whole of `buf`.
-    pub fn whole(buf: Arc<AlignedBuf>) -> Self {
+    pub fn whole(buf: SharedBuf) -> Self {
         let len = buf.len();
         Slice { buf, start: 0, len }
     }
@@ -161,7 +164,7 @@ impl Slice {
 
 impl Write {
     /// A write of one whole buffer.
-    pub fn new(offset: u64, buf: impl Into<Arc<AlignedBuf>>) -> Self {
+    pub fn new(offset: u64, buf: impl Into<SharedBuf>) -> Self {
         Write {
             offset,
             parts: vec![Slice::whole(buf.into())],

@@ -6,6 +6,8 @@
 //!
 //! Blocks leave a magazine in the order in which they came, so pages that were freed one behind the other are used so again: neighbours
 //! in a file are mostly neighbours in memory, and one part of a write.
+//!
+//! Before each slab lie the counts of its blocks, for [`SharedBuf`](crate::SharedBuf).
 #![allow(unsafe_code)]
 
 mod ahead;
@@ -16,12 +18,15 @@ use parking_lot::{Condvar, Mutex};
 use std::alloc::{Layout, handle_alloc_error};
 use std::cell::RefCell;
 use std::ptr::NonNull;
+use std::sync::atomic::AtomicU32;
 use std::time::{Duration, Instant};
 
 /// Size and alignment of a block, bytes.
 pub const BLOCK: usize = 4096;
 /// Memory that is asked of the system at once, bytes: a huge page.
 const SLAB: usize = 2 << 20;
+/// What lies before a slab: how many others have each of its blocks, bytes.
+const COUNTS: usize = SLAB / BLOCK * size_of::<AtomicU32>();
 /// Blocks of a magazine; a thread has two of them.
 const MAGAZINE: usize = 16;
 /// Of prctl(2), since Linux 6.18: no huge pages but where they were asked for.
@@ -294,12 +299,12 @@ fn joined(runs: impl Iterator<Item = Run>) -> Vec<Run> {
     runs
 }
 
-/// New memory. It is never unmapped, but what is not needed has no pages behind it.
+/// New memory, with counts of 0 before it. It is never unmapped, but what is not needed has no pages behind it.
 fn map_slab() -> usize {
     let failed = || -> ! {
         handle_alloc_error(Layout::from_size_align(SLAB, BLOCK).expect("a valid layout"))
     };
-    // As much again, of which the part is taken that is aligned for a huge page.
+    // As much again, of which the part is taken that is aligned for a huge page, and the page before it.
     // SAFETY: a new mapping at a place of the kernel's choice.
     let all = unsafe {
         libc::mmap(
@@ -315,8 +320,9 @@ fn map_slab() -> usize {
         failed();
     }
     let all = all as usize;
-    let start = all.next_multiple_of(SLAB);
-    let (before, after) = (start - all, all + SLAB - start);
+    let counts = rustix::param::page_size().max(COUNTS);
+    let start = (all + counts).next_multiple_of(SLAB);
+    let (before, after) = (start - counts - all, all + SLAB - start);
     // SAFETY: parts of the mapping above that nobody knows of. Without success they stay mapped, untouched; a hint can be refused.
     unsafe {
         if before > 0 {
@@ -328,6 +334,19 @@ fn map_slab() -> usize {
     }
     ask_for_huge(start, true);
     start
+}
+
+/// How many others have a block besides one who has it. 0 for each block that `take` gives, and to be so again when it is given back.
+///
+/// # Safety
+/// The block is one of the pool's.
+#[inline]
+pub unsafe fn others<'a>(block: NonNull<u8>) -> &'a AtomicU32 {
+    let address = block.as_ptr() as usize;
+    let (slab, at) = (address - address % SLAB, address % SLAB / BLOCK);
+    let counts = (slab - COUNTS) as *const AtomicU32;
+    // SAFETY: the counts lie before each slab, initialised by the kernel, aligned, and as long as the process; only atomic accesses are made.
+    unsafe { &*counts.add(at) }
 }
 
 /// A slab that is taken as a whole is best one huge page. One of which a part was given back must be none: the kernel (khugepaged) would make
@@ -342,6 +361,7 @@ fn ask_for_huge(slab: usize, huge: bool) {
 }
 
 /// A block, aligned to its size. All of its bytes are initialised, with anything.
+#[inline]
 pub fn take() -> NonNull<u8> {
     let block = LOCAL.try_with(|local| {
         let local = &mut *local.borrow_mut();
@@ -365,6 +385,7 @@ pub fn take() -> NonNull<u8> {
 }
 
 /// Gives back what `take` gave; nobody may use it any more.
+#[inline]
 pub fn give(block: NonNull<u8>) {
     let block = block.as_ptr() as usize;
     let full = LOCAL.try_with(|local| {

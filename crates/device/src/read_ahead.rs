@@ -255,7 +255,7 @@ impl ReadAheadDevice {
         let mut bytes = AlignedBuf::zeroed(len as usize);
         let read = self.below.read(start, &mut bytes);
         let bytes: Content = Arc::new([Slice {
-            buf: Arc::new(bytes),
+            buf: bytes.into(),
             start: 0,
             len: len as usize,
         }]);

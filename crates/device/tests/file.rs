@@ -3,9 +3,10 @@
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
 
-use ccfs_device::{AlignedBuf, Device, FileDevice, OpenError, OpenMode, Slice, Write, write_all};
+use ccfs_device::{
+    AlignedBuf, Device, FileDevice, OpenError, OpenMode, SharedBuf, Slice, Write, write_all,
+};
 use ccfs_testkit::Rng;
 
 const SIZE: u64 = 8 << 20;
@@ -48,7 +49,7 @@ fn exercise(dev: &FileDevice, path: &Path, seed: u64) {
             let sectors = 1 + random.below(stripe.min(64 << 10) / 512);
             let sector = random.below((stripe / 512 - sectors).max(1));
             let offset = index * stripe + sector * 512;
-            let buf = Arc::new(pattern((sectors * 512) as usize, round * 1000 + index));
+            let buf = SharedBuf::from(pattern((sectors * 512) as usize, round * 1000 + index));
             model[offset as usize..][..buf.len()].copy_from_slice(&buf);
             // In two parts, of which the first may be empty.
             let cut = (random.below(sectors) * 512) as usize;
@@ -118,7 +119,7 @@ fn large_batches() {
     let path = image(dir.path(), SIZE);
     let dev = FileDevice::open(&path, OpenMode::ReadWrite).unwrap();
     // Every second sector of the buffer, so that the parts cannot be joined.
-    let buf = Arc::new(pattern(3000 * 1024, 5));
+    let buf = SharedBuf::from(pattern(3000 * 1024, 5));
     let part = |index: usize| Slice {
         buf: buf.clone(),
         start: index * 1024,

@@ -3,7 +3,7 @@
 //! `cargo run --release -p ccfs-engine --example fsync_cost -- DIRECTORY [SECONDS]`: makes a volume in DIRECTORY (mke2fs) and removes
 //! it. Cases: 4 KiB over old data, 4 KiB appended, a new file of 4 KiB; the same beside a stream that writes all the time; and how
 //! long a writer of the same stream waits while another thread syncs (the ccfs paper's T_LOCKED).
-use ccfs_device::{AlignedBuf, Device, FileDevice, OpenMode, Slice, Write};
+use ccfs_device::{AlignedBuf, Device, FileDevice, OpenMode, SharedBuf, Slice, Write};
 use ccfs_engine::watch::What;
 use ccfs_engine::*;
 use std::path::Path;
@@ -90,7 +90,7 @@ impl Bench {
 
     fn bare_write(&self, number: u64) -> Outcome<()> {
         let offset = number * 7919 % BLOCKS * BLOCK as u64;
-        let buf = Arc::new(AlignedBuf::from_bytes(&[number as u8; BLOCK]));
+        let buf = SharedBuf::from(AlignedBuf::from_bytes(&[number as u8; BLOCK]));
         let write = Write {
             offset,
             parts: vec![Slice::whole(buf)],

@@ -17,7 +17,7 @@ fn patch(medium: &MemoryDevice, pblk: u64, change: impl FnOnce(&mut [u8])) -> Me
         let mut buf = AlignedBuf::zeroed(BLOCK as usize);
         volume.read(pblk * BLOCK, &mut buf).unwrap();
         change(&mut buf);
-        write_all(volume, vec![Write::new(pblk * BLOCK, Arc::new(buf))]).unwrap();
+        write_all(volume, vec![Write::new(pblk * BLOCK, buf)]).unwrap();
         (volume.snapshot(), ())
     };
     changed(medium, edit).0

@@ -1,10 +1,9 @@
 //! What an fsync costs beside one write and one flush of the same emulated device, in virtual time: the same on any machine. Of the processor
 //! two calls count, 2 us each.
 mod common;
-use ccfs_device::{AlignedBuf, Device, Write};
+use ccfs_device::{AlignedBuf, Device, SharedBuf, Write};
 use ccfs_disks::MemoryDevice;
 use common::{flash, image, virtual_time::*};
-use std::sync::Arc;
 use std::time::Duration;
 
 const COUNT: u64 = 1000;
@@ -53,7 +52,7 @@ fn cost(base: &MemoryDevice, device: &str, case: Case) -> (f64, f64) {
     rig.v.unmount().unwrap();
     let rig = Rig::new(base, device, 0, After::Sync);
     rig.begin();
-    let buf = Arc::new(AlignedBuf::from_bytes(&[9; BLOCK as usize]));
+    let buf = SharedBuf::from(AlignedBuf::from_bytes(&[9; BLOCK as usize]));
     let mut bare = Vec::new();
     for place in places {
         let start = rig.dev.now();

@@ -1,14 +1,13 @@
 //! The block cache: blocks of metadata as copy-on-write snapshots.
 //!
 //! A block is *clean* (equals the device), *dirty* (changed since it was last handed out) or *taken* (handed out, not yet
-//! reported as written). Only clean blocks are dropped, by a clock over each shard. A reader holds an `Arc` of the bytes;
+//! reported as written). Only clean blocks are dropped, by a clock over each shard. A reader holds a `SharedBuf`;
 //! a change made while somebody holds one copies the block, otherwise it is made in place.
 
-use crate::{BlockImage, FastMap, Pblk};
-use ccfs_device::AlignedBuf;
+use crate::{Apart, BlockImage, FastMap, Pblk};
+use ccfs_device::{AlignedBuf, SharedBuf};
 use parking_lot::RwLock;
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 const SHARDS: usize = 64;
@@ -103,7 +102,7 @@ impl Kind {
 }
 
 struct Entry {
-    buf: Arc<AlignedBuf>,
+    buf: SharedBuf,
     kind: Kind,
     /// `None`: not yet verified (put here by recovery).
     tag: Option<u64>,
@@ -129,9 +128,9 @@ struct Shard {
 /// What `get` finds.
 pub(crate) enum Found {
     /// Verified as the kind that was asked for; the bit set of verified inode slots.
-    Ready(Arc<AlignedBuf>, u64),
+    Ready(SharedBuf, u64),
     /// Here, but to be verified first.
-    Unverified(Arc<AlignedBuf>),
+    Unverified(SharedBuf),
     Absent(Since),
 }
 
@@ -139,13 +138,8 @@ pub(crate) enum Found {
 #[derive(Clone, Copy)]
 pub(crate) struct Since(u64);
 
-/// On cache lines of its own.
-#[derive(Default)]
-#[repr(align(128))]
-struct Padded(RwLock<Shard>);
-
 pub(crate) struct Cache {
-    shards: Vec<Padded>,
+    shards: Vec<Apart<RwLock<Shard>>>,
     dirty: AtomicUsize,
     clean_per_shard: usize,
 }
@@ -154,14 +148,14 @@ impl Cache {
     /// Keeps about `clean_blocks` clean blocks.
     pub fn new(clean_blocks: usize) -> Cache {
         Cache {
-            shards: (0..SHARDS).map(|_| Padded::default()).collect(),
+            shards: (0..SHARDS).map(|_| Apart::default()).collect(),
             dirty: AtomicUsize::new(0),
             clean_per_shard: (clean_blocks / SHARDS).max(SHARD_MIN),
         }
     }
 
     fn shard(&self, pblk: Pblk) -> &RwLock<Shard> {
-        &self.shards[(pblk.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 58) as usize % SHARDS].0
+        &self.shards[(pblk.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 58) as usize % SHARDS]
     }
 
     pub fn get(&self, pblk: Pblk, tag: u64) -> Found {
@@ -180,9 +174,9 @@ impl Cache {
     }
 
     /// Notes that the bytes `buf` of the block were verified as `kind`.
-    pub fn set_verified(&self, pblk: Pblk, buf: &Arc<AlignedBuf>, kind: Kind) {
+    pub fn set_verified(&self, pblk: Pblk, buf: &SharedBuf, kind: Kind) {
         if let Some(e) = self.shard(pblk).write().map.get_mut(&pblk)
-            && Arc::ptr_eq(&e.buf, buf)
+            && e.buf.ptr_eq(buf)
         {
             e.tag = Some(kind.tag());
             e.kind = kind;
@@ -190,9 +184,9 @@ impl Cache {
     }
 
     /// Notes that the inodes in these slots were verified, if the block still is `buf`.
-    pub fn slots_verified(&self, pblk: Pblk, buf: &Arc<AlignedBuf>, slots: u64) {
+    pub fn slots_verified(&self, pblk: Pblk, buf: &SharedBuf, slots: u64) {
         if let Some(e) = self.shard(pblk).read().map.get(&pblk)
-            && Arc::ptr_eq(&e.buf, buf)
+            && e.buf.ptr_eq(buf)
         {
             e.slots.fetch_or(slots, Relaxed);
         }
@@ -203,10 +197,10 @@ impl Cache {
     pub fn insert_read(
         &self,
         pblk: Pblk,
-        buf: Arc<AlignedBuf>,
+        buf: SharedBuf,
         kind: Kind,
         since: Since,
-    ) -> Option<Arc<AlignedBuf>> {
+    ) -> Option<SharedBuf> {
         let mut shard = self.shard(pblk).write();
         if let Some(e) = shard.map.get(&pblk) {
             return Some(e.buf.clone());
@@ -226,7 +220,7 @@ impl Cache {
     }
 
     /// Replaces or inserts the block as clean and unverified.
-    pub fn put(&self, pblk: Pblk, buf: Arc<AlignedBuf>) {
+    pub fn put(&self, pblk: Pblk, buf: SharedBuf) {
         self.forget(pblk);
         let mut shard = self.shard(pblk).write();
         shard.insert(pblk, buf, Kind::Raw, false, false);
@@ -253,7 +247,7 @@ impl Cache {
                     self.dirty.fetch_add(1, Relaxed);
                 }
                 *e.slots.get_mut() |= new_slots;
-                let bytes: &mut AlignedBuf = Arc::make_mut(&mut e.buf);
+                let bytes = e.buf.make_mut();
                 Ok(f(bytes))
             }
             _ => Err(f),
@@ -266,7 +260,7 @@ impl Cache {
         &self,
         pblk: Pblk,
         kind: Kind,
-        current: Arc<AlignedBuf>,
+        current: SharedBuf,
         f: impl FnOnce(&mut [u8]) -> R,
         slots: (u64, bool),
     ) -> R {
@@ -287,7 +281,7 @@ impl Cache {
             shard.dirty.push(pblk);
             self.dirty.fetch_add(1, Relaxed);
         }
-        let bytes: &mut AlignedBuf = Arc::make_mut(&mut e.buf);
+        let bytes = e.buf.make_mut();
         f(bytes)
     }
 
@@ -298,7 +292,7 @@ impl Cache {
         if shard.map.remove(&pblk).is_some_and(|e| e.dirty) {
             self.dirty.fetch_sub(1, Relaxed);
         }
-        shard.insert(pblk, Arc::new(buf), kind, true, true);
+        shard.insert(pblk, buf.into(), kind, true, true);
         shard.dirty.push(pblk);
         self.dirty.fetch_add(1, Relaxed);
     }
@@ -313,7 +307,7 @@ impl Cache {
     }
 
     /// The block, if the device may hold an older version of it.
-    pub fn newer(&self, pblk: Pblk) -> Option<Arc<AlignedBuf>> {
+    pub fn newer(&self, pblk: Pblk) -> Option<SharedBuf> {
         let shard = self.shard(pblk).read();
         let e = shard.map.get(&pblk).filter(|e| e.dirty || e.taken)?;
         Some(e.buf.clone())
@@ -327,14 +321,14 @@ impl Cache {
     pub fn take(&self, seal: impl Fn(&Kind, &mut [u8])) -> Vec<BlockImage> {
         let mut out = Vec::with_capacity(self.dirty_len());
         for shard in &self.shards {
-            let mut guard = shard.0.write();
+            let mut guard = shard.write();
             let shard = &mut *guard;
             for pblk in std::mem::take(&mut shard.dirty) {
                 // Blocks that were forgotten, or forgotten and made again, are here once too often.
                 let Some(e) = shard.map.get_mut(&pblk).filter(|e| e.dirty) else {
                     continue;
                 };
-                let bytes: &mut AlignedBuf = Arc::make_mut(&mut e.buf);
+                let bytes = e.buf.make_mut();
                 seal(&e.kind, bytes);
                 e.dirty = false;
                 e.taken = true;
@@ -350,7 +344,7 @@ impl Cache {
         for (pblk, buf) in blocks {
             let mut guard = self.shard(*pblk).write();
             if let Some(e) = guard.map.get_mut(pblk)
-                && Arc::ptr_eq(&e.buf, buf)
+                && e.buf.ptr_eq(buf)
             {
                 e.taken = false;
             }
@@ -370,14 +364,7 @@ impl Entry {
 }
 
 impl Shard {
-    fn insert(
-        &mut self,
-        pblk: Pblk,
-        buf: Arc<AlignedBuf>,
-        kind: Kind,
-        verified: bool,
-        dirty: bool,
-    ) {
+    fn insert(&mut self, pblk: Pblk, buf: SharedBuf, kind: Kind, verified: bool, dirty: bool) {
         let tag = verified.then(|| kind.tag());
         let touched = AtomicBool::new(false);
         self.map.insert(
@@ -422,8 +409,8 @@ impl Shard {
 mod tests {
     use super::*;
 
-    fn block(n: u8) -> Arc<AlignedBuf> {
-        Arc::new(AlignedBuf::from_bytes(&[n; 1024]))
+    fn block(n: u8) -> SharedBuf {
+        SharedBuf::from(AlignedBuf::from_bytes(&[n; 1024]))
     }
 
     fn since(c: &Cache, pblk: Pblk) -> Since {
@@ -434,7 +421,7 @@ mod tests {
     }
 
     /// As a reader does it that nobody overtakes.
-    fn read(c: &Cache, pblk: Pblk, buf: Arc<AlignedBuf>) -> Arc<AlignedBuf> {
+    fn read(c: &Cache, pblk: Pblk, buf: SharedBuf) -> SharedBuf {
         match c.get(pblk, Kind::Raw.tag()) {
             Found::Absent(since) => c.insert_read(pblk, buf, Kind::Raw, since).unwrap(),
             Found::Ready(buf, _) | Found::Unverified(buf) => buf,
@@ -442,7 +429,7 @@ mod tests {
     }
 
     impl Cache {
-        fn newest(&self, pblk: Pblk) -> Arc<AlignedBuf> {
+        fn newest(&self, pblk: Pblk) -> SharedBuf {
             self.shard(pblk).read().map[&pblk].buf.clone()
         }
     }
@@ -488,7 +475,7 @@ mod tests {
         for n in 1000..40_000 {
             read(&c, n, block(3));
         }
-        let kept: usize = c.shards.iter().map(|s| s.0.read().map.len()).sum();
+        let kept: usize = c.shards.iter().map(|s| s.read().map.len()).sum();
         assert!(kept <= SHARDS * (SHARD_MIN + 2), "{kept}");
     }
 

@@ -11,7 +11,7 @@ use crate::cells::Versions;
 use crate::damage::Damages;
 use crate::super_block::Super;
 use crate::{BlockImage, Geometry, Ino, Pblk, Run, Wait};
-use ccfs_device::{AlignedBuf, Device};
+use ccfs_device::{AlignedBuf, Device, SharedBuf};
 use ccfs_ext4::superblock::Layout;
 use ccfs_ext4::{Corruption, Error, Result, bitmap, extent, group};
 use groups::GroupTable;
@@ -86,23 +86,18 @@ impl Core {
     ///
     /// # Errors
     /// `Io`, or `Corrupt` that names structure and block.
-    pub fn read(&self, pblk: Pblk, kind: Kind) -> Result<Arc<AlignedBuf>> {
+    pub fn read(&self, pblk: Pblk, kind: Kind) -> Result<SharedBuf> {
         Ok(self.read_slots(pblk, kind)?.0)
     }
 
     /// As `read`, with the set of verified inode slots.
-    pub fn read_slots(&self, pblk: Pblk, kind: Kind) -> Result<(Arc<AlignedBuf>, u64)> {
+    pub fn read_slots(&self, pblk: Pblk, kind: Kind) -> Result<(SharedBuf, u64)> {
         self.read_among(pblk, kind, pblk..pblk + 1)
     }
 
     /// As `read_slots`. Where the device has to be asked it is asked for the other blocks of `run` as well: they are of the same kind, one
     /// that is verified piece by piece when it is used.
-    pub fn read_among(
-        &self,
-        pblk: Pblk,
-        kind: Kind,
-        run: Range<Pblk>,
-    ) -> Result<(Arc<AlignedBuf>, u64)> {
+    pub fn read_among(&self, pblk: Pblk, kind: Kind, run: Range<Pblk>) -> Result<(SharedBuf, u64)> {
         let mut alone = false;
         loop {
             match self.cache.get(pblk, kind.tag()) {
@@ -114,8 +109,8 @@ impl Core {
                 }
                 Found::Absent(since) => {
                     let buf = match self.load_run(pblk, kind, run.clone())? {
-                        Some(buf) => Arc::new(buf),
-                        None => Arc::new(self.load(pblk, &kind, alone)?),
+                        Some(buf) => SharedBuf::from(buf),
+                        None => self.load(pblk, &kind, alone)?.into(),
                     };
                     match self.verify(pblk, &kind, &buf) {
                         // Old bytes beside a new descriptor: no damage, the cache has better ones by now.
@@ -157,7 +152,7 @@ impl Core {
         }
         let block = |p: Pblk| AlignedBuf::from_bytes(&bytes[(p - first) as usize * bs..][..bs]);
         for (p, since) in others {
-            self.cache.insert_read(p, Arc::new(block(p)), kind, since);
+            self.cache.insert_read(p, block(p).into(), kind, since);
         }
         Ok(Some(block(pblk)))
     }
@@ -182,7 +177,7 @@ impl Core {
         Ok(buf)
     }
 
-    fn verified(&self, pblk: Pblk, kind: &Kind, buf: &AlignedBuf) -> Result<()> {
+    fn verified(&self, pblk: Pblk, kind: &Kind, buf: &[u8]) -> Result<()> {
         match self.verify(pblk, kind, buf) {
             Ok(()) => Ok(()),
             Err(error) => self.damaged(pblk, kind, error),
@@ -202,7 +197,7 @@ impl Core {
     }
 
     /// Does the block verify as `kind`?
-    pub fn verify(&self, pblk: Pblk, kind: &Kind, buf: &AlignedBuf) -> Result<()> {
+    pub fn verify(&self, pblk: Pblk, kind: &Kind, buf: &[u8]) -> Result<()> {
         let csum = self.layout.metadata_csum;
         match kind {
             Kind::Raw | Kind::InodeTable => Ok(()),
@@ -246,7 +241,7 @@ impl Core {
         unknown.map(|()| checked)
     }
 
-    fn verify_indirect(&self, pblk: Pblk, buf: &AlignedBuf) -> Result<()> {
+    fn verify_indirect(&self, pblk: Pblk, buf: &[u8]) -> Result<()> {
         for c in buf.chunks_exact(4) {
             let to = u64::from(u32::from_le_bytes([c[0], c[1], c[2], c[3]]));
             if to != 0 && !self.may_belong_to_file(to, 1)? {
@@ -281,7 +276,7 @@ impl Core {
         &self,
         pblk: Pblk,
         kind: Kind,
-        buf: Arc<AlignedBuf>,
+        buf: SharedBuf,
         slots: (u64, bool),
         f: impl FnOnce(&mut [u8]) -> R,
     ) -> R {

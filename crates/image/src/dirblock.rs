@@ -2,14 +2,13 @@
 
 use crate::cache::{Checked, Kind};
 use crate::{Image, Ino, Pblk, Run};
-use ccfs_device::AlignedBuf;
+use ccfs_device::{AlignedBuf, SharedBuf};
 use ccfs_ext4::checksum::inode_seed;
 use ccfs_ext4::dirent::{DirFormat, Room};
 use ccfs_ext4::extent::Node;
 use ccfs_ext4::hash::Hasher;
 use ccfs_ext4::inode::{FLAG_EXTENTS, FLAG_INDEX, RawInode, is_dir};
 use ccfs_ext4::{Error, Result, htree};
-use std::sync::Arc;
 
 /// Directory types of blocks, which differ in where the checksum lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,7 +147,7 @@ impl<'a> Dir<'a> {
     }
 
     /// A block's content; its checksum was checked when it came from the device.
-    pub fn read(&self, lblk: u32, kind: BlockKind) -> Result<Arc<AlignedBuf>> {
+    pub fn read(&self, lblk: u32, kind: BlockKind) -> Result<SharedBuf> {
         self.image.core.read(self.place(lblk)?, self.checked(kind))
     }
 

@@ -12,7 +12,6 @@ use ccfs_device::{AlignedBuf, Slice, Write};
 use ccfs_ext4::Result;
 use ccfs_ext4::dirent::record_size;
 use ccfs_ext4::htree::{self, CONTINUED, Kind, Pair, RootInfo};
-use std::sync::Arc;
 
 const LEAF: BlockKind = BlockKind::Leaf;
 /// Records sorted at once, bytes.
@@ -260,7 +259,7 @@ fn whole(pblk: u64, block: AlignedBuf) -> Write {
     Write {
         offset: pblk * len as u64,
         parts: vec![Slice {
-            buf: Arc::new(block),
+            buf: block.into(),
             start: 0,
             len,
         }],

@@ -20,7 +20,6 @@ use ccfs_device::{AlignedBuf, Slice, Write, write_all};
 use ccfs_ext4::features::{IN_FLIGHT, ro_compat};
 use ccfs_ext4::superblock::{MAGIC, RawSuper, STATE_VALID, SUPER_SIZE};
 use ccfs_ext4::{Error, Result};
-use std::sync::Arc;
 use zerocopy::{FromBytes, IntoBytes};
 
 fn with_bit(mut raw: RawSuper, on: bool) -> RawSuper {
@@ -167,7 +166,7 @@ impl Image {
             Write {
                 offset: block * len as u64,
                 parts: vec![Slice {
-                    buf: Arc::new(buf),
+                    buf: buf.into(),
                     start: 0,
                     len,
                 }],

@@ -12,12 +12,11 @@
 use crate::cache::Kind;
 use crate::core::{Core, corrupt};
 use crate::{Image, Ino, Pblk, Run, open};
-use ccfs_device::{AlignedBuf, Write, write_all};
+use ccfs_device::{AlignedBuf, SharedBuf, Write, write_all};
 use ccfs_ext4::group::{BLOCK_UNINIT, Desc, INODE_UNINIT};
 use ccfs_ext4::inode as raw;
 use ccfs_ext4::superblock::{Layout, RawSuper, SUPER_SIZE};
 use ccfs_ext4::{Result, bitmap};
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -82,7 +81,7 @@ struct Batch<'i> {
 }
 
 impl Batch<'_> {
-    fn push(&mut self, pblk: Pblk, buf: impl Into<Arc<AlignedBuf>>) -> Result<()> {
+    fn push(&mut self, pblk: Pblk, buf: impl Into<SharedBuf>) -> Result<()> {
         let buf = buf.into();
         self.bytes += buf.len();
         self.writes
@@ -191,7 +190,7 @@ impl Image {
     pub fn write_new_groups(&self, step: &Growth) -> Result<()> {
         let (core, l) = (&self.core, &step.new);
         let mut batch = core.batch();
-        let zeros = Arc::new(AlignedBuf::zeroed(core.block_size()));
+        let zeros = SharedBuf::from(AlignedBuf::zeroed(core.block_size()));
         let backup = core.sup.lock().raw;
         for group in step.old.groups..l.groups {
             let fresh = core.fresh(l, group);
@@ -365,7 +364,7 @@ impl Image {
         }
         let mut batch = core.batch();
         for nr in 0..l.desc_blocks {
-            let buf = Arc::new(self.read_plain(l.desc_block(nr))?);
+            let buf = SharedBuf::from(self.read_plain(l.desc_block(nr))?);
             for copy in l.desc_copies(nr) {
                 batch.push(copy, buf.clone())?;
             }

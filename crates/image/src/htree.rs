@@ -2,14 +2,13 @@
 
 use crate::Ino;
 use crate::dirblock::{BlockKind, Dir};
-use ccfs_device::AlignedBuf;
+use ccfs_device::SharedBuf;
 use ccfs_ext4::dirent::{Entry, record_size};
 use ccfs_ext4::hash::Hasher;
 use ccfs_ext4::htree::{self, CONTINUED, Kind, MAX_LEVELS, Pair, RootInfo};
 use ccfs_ext4::{Error, Result};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::sync::Arc;
 
 const LEAF: BlockKind = BlockKind::Leaf;
 const ROOT: BlockKind = BlockKind::Index(Kind::Root);
@@ -48,7 +47,7 @@ impl Moved {
 struct Step {
     lblk: u32,
     kind: Kind,
-    block: Arc<AlignedBuf>,
+    block: SharedBuf,
     index: usize,
 }
 
@@ -138,7 +137,7 @@ impl<'d, 'a> Path<'d, 'a> {
         &mut self,
         lblk: u32,
         kind: Kind,
-        block: Arc<AlignedBuf>,
+        block: SharedBuf,
         major: Option<u32>,
     ) -> Result<Pair> {
         let pairs = htree::pairs(&self.dir.format, kind, &block);
@@ -220,7 +219,7 @@ impl<'d, 'a> Path<'d, 'a> {
         })
     }
 
-    pub fn read_leaf(&self) -> Result<Arc<AlignedBuf>> {
+    pub fn read_leaf(&self) -> Result<SharedBuf> {
         self.dir.read(self.leaf, LEAF)
     }
 }

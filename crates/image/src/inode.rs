@@ -4,13 +4,12 @@ use crate::cache::Kind;
 use crate::core::{Core, corrupt};
 use crate::open::JOURNAL_INO;
 use crate::{Image, Ino, InodeAttr, Pblk, Run, STRUCTURE_FLAGS};
-use ccfs_device::AlignedBuf;
+use ccfs_device::SharedBuf;
 use ccfs_ext4::checksum::inode_seed;
 use ccfs_ext4::group::{BLOCK_UNINIT, INODE_UNINIT, INODE_ZEROED};
 use ccfs_ext4::inode::{self as raw, RawInode};
 use ccfs_ext4::{Error, Result, bitmap, extent, unless_io};
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// The root directory's number.
@@ -18,7 +17,7 @@ pub const ROOT_INO: Ino = 2;
 
 /// A snapshot of an inode's bytes.
 pub(crate) struct InodeSnap {
-    buf: Arc<AlignedBuf>,
+    buf: SharedBuf,
     at: Range<usize>,
 }
 

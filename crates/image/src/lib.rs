@@ -14,7 +14,7 @@
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
-use ccfs_device::{AlignedBuf, Device};
+use ccfs_device::{Device, SharedBuf};
 use ccfs_ext4::errors::ErrorFields;
 use ccfs_ext4::inode as raw;
 use std::sync::Arc;
@@ -22,6 +22,7 @@ use std::sync::Arc;
 mod alloc;
 mod alloc_inodes;
 mod alloc_view;
+mod apart;
 mod blockmap;
 mod cache;
 mod cells;
@@ -50,13 +51,14 @@ mod wait;
 mod xattr;
 
 pub use alloc::Allocator;
+pub use apart::Apart;
 pub use damage::{Damages, Met};
 pub use dirtree::{Flush, Gathered, NewTree};
 pub use fastmap::{FastMap, NumberHasher};
 pub use grow::Growth;
 pub use open::OpenOptions;
 pub use scrub::{Damage, SCRUB_DAMAGE_MAX, ScrubAt, ScrubStep, Visited};
-pub use striped::Striped;
+pub use striped::{Striped, stripe};
 pub use wait::{Wait, read_device};
 
 /// A physical block number of the volume (in file system blocks).
@@ -189,7 +191,7 @@ pub struct DirEntry {
 }
 
 /// A block's number and content.
-pub type BlockImage = (Pblk, Arc<AlignedBuf>);
+pub type BlockImage = (Pblk, SharedBuf);
 
 /// The durable state of a volume: a handle, whose calls may wait for the device or not ([`Image::non_blocking`]). Calls by module:
 ///
@@ -276,7 +278,7 @@ impl Image {
     }
     /// Recovery has written this block home: the cache takes it as it is now on disk. Only before anything was changed or
     /// allocated.
-    pub fn restore(&self, pblk: Pblk, block: Arc<AlignedBuf>) {
+    pub fn restore(&self, pblk: Pblk, block: SharedBuf) {
         self.absent.forget_all();
         self.restore_block(pblk, block);
     }

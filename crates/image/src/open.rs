@@ -7,7 +7,7 @@ use crate::core::groups::GroupTable;
 use crate::core::{Core, Shared, corrupt};
 use crate::super_block::Super;
 use crate::{Geometry, Image, Pblk, Run, blockmap, flight};
-use ccfs_device::{AlignedBuf, Device};
+use ccfs_device::{AlignedBuf, Device, SharedBuf};
 use ccfs_ext4::extent::LBLK_END;
 use ccfs_ext4::features::{incompat, ro_compat};
 use ccfs_ext4::superblock::{Layout, RawSuper, STATE_VALID, SUPER_OFFSET, SUPER_SIZE};
@@ -72,7 +72,7 @@ impl Image {
         dev.read(layout.first_data_block * bs as u64, &mut block)?;
         let mut sup = Super {
             raw,
-            block: Arc::new(block),
+            block: block.into(),
             // It is noted with what is written home first: the bit of a volume in flight is alone in its sector's changes (`flight`).
             changed: settled && !opts.read_only && !dev.read_only(),
             suspect,
@@ -159,7 +159,7 @@ impl Image {
     }
 
     /// See `restore`.
-    pub(crate) fn restore_block(&self, pblk: Pblk, block: Arc<AlignedBuf>) {
+    pub(crate) fn restore_block(&self, pblk: Pblk, block: SharedBuf) {
         if pblk == self.core.super_block_at() {
             return self.restore_super(block);
         }
@@ -170,7 +170,7 @@ impl Image {
         }
     }
 
-    fn restore_super(&self, block: Arc<AlignedBuf>) {
+    fn restore_super(&self, block: SharedBuf) {
         let at = if block.len() > SUPER_SIZE {
             SUPER_SIZE
         } else {

@@ -12,14 +12,13 @@ use crate::dirblock::{BlockKind, Dir};
 use crate::inode::{ROOT_INO, is_mapped};
 use crate::open::JOURNAL_INO;
 use crate::{Image, Ino, Pblk};
-use ccfs_device::AlignedBuf;
+use ccfs_device::{AlignedBuf, SharedBuf};
 use ccfs_ext4::extent::{self, Node};
 use ccfs_ext4::features::ro_compat;
 use ccfs_ext4::group::{BLOCK_UNINIT, INODE_UNINIT};
 use ccfs_ext4::inode as raw;
 use ccfs_ext4::superblock::{MAGIC, RawSuper, SUPER_SIZE};
 use ccfs_ext4::{Error, htree};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 use zerocopy::FromBytes;
 
@@ -202,7 +201,7 @@ impl Step<'_> {
         pblk: Pblk,
         ino: Ino,
         what: &'static str,
-    ) -> Result<AlignedBuf, Option<Arc<AlignedBuf>>> {
+    ) -> Result<AlignedBuf, Option<SharedBuf>> {
         let core = &self.image.core;
         self.out.visited.push(Visited { pblk, ino, what });
         if let Some(newer) = core.cache.newer(pblk) {
@@ -220,13 +219,7 @@ impl Step<'_> {
     }
 
     /// Reads and verifies a block of metadata: its bytes, unless it is damaged.
-    fn check(
-        &mut self,
-        pblk: Pblk,
-        kind: Kind,
-        ino: Ino,
-        what: &'static str,
-    ) -> Option<Arc<AlignedBuf>> {
+    fn check(&mut self, pblk: Pblk, kind: Kind, ino: Ino, what: &'static str) -> Option<SharedBuf> {
         if pblk >= self.image.core.layout.blocks_count {
             return None;
         }
@@ -235,7 +228,7 @@ impl Step<'_> {
             Err(newer) => return newer,
         };
         match self.image.core.verify(pblk, &kind, &buf) {
-            Ok(()) => Some(Arc::new(buf)),
+            Ok(()) => Some(buf.into()),
             Err(e) => {
                 self.corrupt(pblk, ino, e);
                 None

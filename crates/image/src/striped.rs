@@ -1,25 +1,18 @@
 //! Counts that every thread changes and few read: each thread changes a cache line of its own.
 
+use crate::apart::Apart;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering::Relaxed};
 
 /// Lines of a count. More threads than that share some.
 pub(crate) const STRIPES: usize = 16;
 
-/// A number on a cache line of its own (processors fetch lines in pairs).
-#[repr(align(128))]
-#[derive(Default)]
-pub(crate) struct Line(pub AtomicI64);
+/// A number that lies apart from others.
+pub(crate) type Line = Apart<AtomicI64>;
 
-impl std::ops::Deref for Line {
-    type Target = AtomicI64;
-    fn deref(&self) -> &AtomicI64 {
-        &self.0
-    }
-}
-
-/// Which line is the calling thread's.
-pub(crate) fn stripe() -> usize {
+/// A number of the calling thread below 16, which is its line in such counts. Others may have the same.
+#[inline]
+pub fn stripe() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
         static OWN: Cell<usize> = const { Cell::new(usize::MAX) };
@@ -52,6 +45,7 @@ impl Striped {
     }
 
     /// Adds to the count; `n` may be negative.
+    #[inline]
     pub fn add(&self, n: i64) {
         let own = &self.lines[stripe()];
         let now = own.fetch_add(n, Relaxed) + n;
@@ -68,6 +62,7 @@ impl Striped {
     }
 
     /// Is the count `limit` or more?
+    #[inline]
     pub fn at_least(&self, limit: i64) -> bool {
         let about = self.shared.load(Relaxed);
         let off = self.batch.saturating_mul(STRIPES as i64);

@@ -2,13 +2,12 @@
 
 use crate::cache::{Checked, Kind};
 use crate::{Image, Ino, Pblk};
-use ccfs_device::AlignedBuf;
+use ccfs_device::SharedBuf;
 use ccfs_ext4::features::compat;
 use ccfs_ext4::inode::{CORE_SIZE, core_mut, extra_isize, extra_isize_ok};
 use ccfs_ext4::xattr::{self, Attr, AttrRef, Plan};
 use ccfs_ext4::{Error, Result};
 use std::ops::Range;
-use std::sync::Arc;
 
 /// Where an inode's rest lies. Empty for inodes of 128 bytes, and for larger ones that old tools wrote without extra fields.
 fn body_range(inode: &[u8]) -> Result<Range<usize>> {
@@ -46,7 +45,7 @@ impl Image {
         Kind::Checked { how: &BLOCK, seed }
     }
 
-    fn xattr_block(&self, pblk: Pblk) -> Result<Arc<AlignedBuf>> {
+    fn xattr_block(&self, pblk: Pblk) -> Result<SharedBuf> {
         if !self.core.may_belong_to_file(pblk, 1)? {
             return Err(Error::corrupt(format!(
                 "an inode names block {pblk} for its attributes"

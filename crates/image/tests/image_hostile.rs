@@ -16,7 +16,7 @@ fn put(dev: &MemoryDevice, offset: u64, bytes: &[u8]) {
     dev.read(start, &mut buf).unwrap();
     let at = (offset - start) as usize;
     buf[at..at + bytes.len()].copy_from_slice(bytes);
-    write_all(dev, vec![Write::new(start, Arc::new(buf))]).unwrap();
+    write_all(dev, vec![Write::new(start, buf)]).unwrap();
 }
 
 /// Blocks of the volume that hold structure: what a fuzzer should hit.

@@ -301,7 +301,7 @@ fn write_block(v: &Volume, pblk: u64, rng: &mut Rng) {
     for c in buf.chunks_exact_mut(8) {
         c.copy_from_slice(&rng.draw().to_le_bytes());
     }
-    write_all(&*v.dev, vec![Write::new(pblk * bs as u64, Arc::new(buf))]).unwrap();
+    write_all(&*v.dev, vec![Write::new(pblk * bs as u64, buf)]).unwrap();
 }
 
 /// Remaps some blocks of a file, as a large overwrite does.

@@ -25,7 +25,7 @@ fn put(dev: &MemoryDevice, offset: u64, bytes: &[u8]) {
     dev.read(start, &mut buf).unwrap();
     let at = (offset - start) as usize;
     buf[at..at + bytes.len()].copy_from_slice(bytes);
-    write_all(dev, vec![Write::new(start, Arc::new(buf))]).unwrap();
+    write_all(dev, vec![Write::new(start, buf)]).unwrap();
 }
 
 fn change_super(dev: &MemoryDevice, f: impl FnOnce(&mut RawSuper)) {

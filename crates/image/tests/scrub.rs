@@ -111,7 +111,7 @@ fn flip(dev: &MemoryDevice, at: u64) {
     let mut buf = AlignedBuf::zeroed(512);
     dev.read(start, &mut buf).unwrap();
     buf[(at - start) as usize] ^= 16;
-    write_all(dev, vec![Write::new(start, Arc::new(buf))]).unwrap();
+    write_all(dev, vec![Write::new(start, buf)]).unwrap();
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn a_damaged_map_of_the_journal_is_reported() {
         v.dev.read(at / 512 * 512, &mut buf).unwrap();
         let from = (at % 512) as usize;
         buf[from..from + bytes.len()].copy_from_slice(bytes);
-        write_all(&*v.dev, vec![Write::new(at / 512 * 512, Arc::new(buf))]).unwrap();
+        write_all(&*v.dev, vec![Write::new(at / 512 * 512, buf)]).unwrap();
     };
     let header = |count: u16, max: u16, depth: u16| -> Vec<u8> {
         let halves = [ccfs_ext4::extent::MAGIC, count, max, depth, 0, 0];

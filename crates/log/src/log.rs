@@ -45,7 +45,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use ccfs_device::{AlignedBuf, Device, Slice, Write, write_all};
+use ccfs_device::{AlignedBuf, Device, SharedBuf, Slice, Write, write_all};
 use ccfs_ext4::{Error, Result};
 use parking_lot::Mutex;
 
@@ -103,7 +103,7 @@ struct Root {
 
 /// Spreads consecutive buffers over the pieces of the device that they belong to.
 fn writes(bufs: Vec<AlignedBuf>, pieces: &[Piece], block_size: usize) -> Vec<Write> {
-    let mut bufs = bufs.into_iter().map(Arc::new);
+    let mut bufs = bufs.into_iter().map(SharedBuf::from);
     let mut rest: Option<Slice> = None;
     let mut all = Vec::with_capacity(pieces.len());
     for piece in pieces {

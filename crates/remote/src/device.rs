@@ -423,7 +423,7 @@ impl Core {
                 data[filled..filled + count].copy_from_slice(&rest[..count]);
                 (filled, rest) = (filled + count, &rest[count..]);
             }
-            push(out, at, Arc::new(data));
+            push(out, at, data.into());
             (at, left) = (at + len as u64, left - len);
         }
     }

@@ -1,7 +1,6 @@
 //! Writes that were answered and not flushed: a store that is started again may have lost them.
-use ccfs_device::AlignedBuf;
+use ccfs_device::{AlignedBuf, SharedBuf};
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 /// What is written again after a break, each byte once and as it was last.
 #[derive(Default)]
@@ -14,7 +13,7 @@ pub struct Kept {
 }
 
 struct Piece {
-    data: Arc<AlignedBuf>,
+    data: SharedBuf,
     from: usize,
     len: usize,
     mark: u64,
@@ -22,7 +21,7 @@ struct Piece {
 
 impl Kept {
     /// A write was answered.
-    pub fn add(&mut self, offset: u64, data: Arc<AlignedBuf>) {
+    pub fn add(&mut self, offset: u64, data: SharedBuf) {
         self.cut(offset, offset + data.len() as u64);
         self.mark += 1;
         let piece = Piece {
@@ -94,7 +93,7 @@ impl Kept {
     fn put(&mut self, offset: u64, mut piece: Piece) {
         if piece.len * 2 < piece.data.len() {
             let rest = &piece.data[piece.from..piece.from + piece.len];
-            piece.data = Arc::new(AlignedBuf::from_bytes(rest));
+            piece.data = SharedBuf::from(AlignedBuf::from_bytes(rest));
             piece.from = 0;
         }
         self.bytes += piece.len;
@@ -107,10 +106,10 @@ impl Kept {
     }
 
     /// All of it.
-    pub fn all(&self) -> Vec<(u64, Arc<AlignedBuf>)> {
+    pub fn all(&self) -> Vec<(u64, SharedBuf)> {
         let whole = |piece: &Piece| match piece.len == piece.data.len() {
             true => piece.data.clone(),
-            false => Arc::new(AlignedBuf::from_bytes(
+            false => SharedBuf::from(AlignedBuf::from_bytes(
                 &piece.data[piece.from..piece.from + piece.len],
             )),
         };
@@ -149,7 +148,7 @@ mod tests {
                     _ => {
                         kept.add(
                             start as u64,
-                            Arc::new(AlignedBuf::from_bytes(&vec![number as u8; len])),
+                            SharedBuf::from(AlignedBuf::from_bytes(&vec![number as u8; len])),
                         );
                         model[start..start + len].fill(Some((number as u8, kept.mark())));
                     }

@@ -20,7 +20,6 @@ use crate::clock;
 use crate::session::{Answer, Owner, Refusal, Request, Session, Taken, ask};
 use ccfs_device::{AlignedBuf, SECTOR};
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -201,8 +200,8 @@ pub fn put(
 ) -> Result<(), Refusal> {
     let halves = [(first, 0), (second, HALF)].into_iter();
     let mut halves = halves.filter_map(|(half, at)| Some((half?, at)));
-    let write = |offset, data| {
-        let data = Arc::new(data);
+    let write = |offset, data: AlignedBuf| {
+        let data = data.into();
         sectors.ask(Request::Write { offset, data }).map(|_| ())
     };
     if !sectors.are_one() {

@@ -1,5 +1,5 @@
 //! What a store is for this crate: something to connect to, and sessions that answer requests.
-use ccfs_device::AlignedBuf;
+use ccfs_device::{AlignedBuf, SharedBuf};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub enum Request {
         /// Bytes from the beginning.
         offset: u64,
         /// What is written.
-        data: Arc<AlignedBuf>,
+        data: SharedBuf,
     },
     /// Writes that were answered before are durable.
     Flush,

@@ -1,5 +1,5 @@
 //! Real servers as devices: what every device does, against an array of bytes; and servers that break the protocol.
-use ccfs_device::{AlignedBuf, Device, OpenError, OpenMode, Slice, Write, write_all};
+use ccfs_device::{AlignedBuf, Device, OpenError, OpenMode, SharedBuf, Slice, Write, write_all};
 use ccfs_remote::{Settings, open};
 use ccfs_testkit::Rng;
 use ccfs_testkit::place::Place;
@@ -69,7 +69,7 @@ fn as_any_device(name: &str, seed: u64) {
                     model[at..at + len].copy_from_slice(&bytes);
                     let mut from = 0;
                     let parts = parts.into_iter().map(|len| {
-                        let part = Slice::whole(Arc::new(AlignedBuf::from_bytes(
+                        let part = Slice::whole(SharedBuf::from(AlignedBuf::from_bytes(
                             &bytes[from..from + len],
                         )));
                         from += len;

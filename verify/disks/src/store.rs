@@ -2,7 +2,7 @@
 //! carries out late what came through a connection that is gone.
 use crate::MemoryDevice;
 use crate::sim::outcome::mix;
-use ccfs_device::{AlignedBuf, Device, SECTOR, Write, write_all};
+use ccfs_device::{AlignedBuf, Device, SECTOR, SharedBuf, Write, write_all};
 use ccfs_remote::{Answer, Done, Geometry, Refusal, Request, Session, Store};
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
@@ -53,7 +53,7 @@ pub struct SimStore {
 /// What a restart loses.
 struct Unsafe {
     durable: MemoryDevice,
-    unflushed: Vec<(u64, Arc<AlignedBuf>)>,
+    unflushed: Vec<(u64, SharedBuf)>,
     /// Of the next restart.
     seed: u64,
 }

@@ -1,8 +1,6 @@
 //! The in-memory device against a plain byte array.
 
-use std::sync::Arc;
-
-use ccfs_device::{AlignedBuf, Device, Slice, Write, write_all};
+use ccfs_device::{AlignedBuf, Device, SharedBuf, Slice, Write, write_all};
 use ccfs_disks::MemoryDevice;
 use ccfs_testkit::Rng;
 use proptest::prelude::*;
@@ -122,7 +120,7 @@ fn filling_takes_no_memory_worth_mentioning() {
 fn refuses_what_lies_outside() {
     let dev = MemoryDevice::new(10_000);
     assert_eq!(dev.size_bytes(), 9728);
-    let buf = Arc::new(AlignedBuf::zeroed(4096));
+    let buf = SharedBuf::from(AlignedBuf::zeroed(4096));
     let part = |start, len| {
         vec![Slice {
             buf: buf.clone(),

@@ -139,7 +139,7 @@ pub fn flipped(dev: &MemoryDevice, block_size: u64, bit: Bit) -> MemoryDevice {
     // A memory device's I/O within its bounds does not fail.
     let _ = copy.read(at, &mut buf);
     buf[bit.bit as usize / 8] ^= 1 << (bit.bit % 8);
-    let _ = write_all(&copy, vec![Write::new(at, Arc::new(buf))]);
+    let _ = write_all(&copy, vec![Write::new(at, buf)]);
     copy
 }
 

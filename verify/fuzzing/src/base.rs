@@ -117,6 +117,6 @@ pub fn patch(dev: &MemoryDevice, at: u64, bytes: &[u8]) {
     if dev.read(start, &mut buf).is_ok() {
         let from = (at - start) as usize;
         buf[from..from + bytes.len()].copy_from_slice(bytes);
-        let _ = write_all(dev, vec![Write::new(start, Arc::new(buf))]);
+        let _ = write_all(dev, vec![Write::new(start, buf)]);
     }
 }

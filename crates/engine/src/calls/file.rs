@@ -296,7 +296,7 @@ impl Calls {
                     start: at as u32,
                     end: (at + bytes.len()) as u32,
                     over: Over::Hole,
-                    buf: Arc::new(copy.unwrap_or_else(|| self.filled(None, at, bytes))),
+                    buf: copy.unwrap_or_else(|| self.filled(None, at, bytes)).into(),
                 };
                 fresh.push((lblk, page));
             } else {
@@ -349,7 +349,7 @@ impl Calls {
             let mut body = layer.body.write();
             if let Some(page) = body.pages.get_mut(cell.lblk) {
                 // The transaction's own page: changed in place; an unwritten earlier version is write avoidance.
-                let buf = Arc::make_mut(&mut page.buf);
+                let buf = page.buf.make_mut();
                 if cell.zero.0 < cell.zero.1 {
                     buf[cell.zero.0..cell.zero.1].fill(0);
                 }
@@ -370,7 +370,7 @@ impl Calls {
             self.count_blocks(st, 1);
         }
         let page = Page {
-            buf: Arc::new(self.filled(cell.base, at, bytes)),
+            buf: self.filled(cell.base, at, bytes).into(),
             start: start as u32,
             end: end as u32,
             over,

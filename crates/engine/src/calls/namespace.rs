@@ -385,7 +385,7 @@ impl Calls {
             let mut buf = AlignedBuf::zeroed(self.block_size() as usize);
             buf[..target.len()].copy_from_slice(target);
             let page = Page {
-                buf: Arc::new(buf),
+                buf: buf.into(),
                 start: 0,
                 end: self.block_size(),
                 over: Over::Hole,

@@ -58,7 +58,7 @@ impl Calls {
         lblk: u64,
     ) -> Result<Option<AlignedBuf>> {
         match self.view(inode, st, lblk, 1)?.0 {
-            Where::Page(page) => Ok(Some((*page).clone())),
+            Where::Page(page) => Ok(Some(AlignedBuf::from_bytes(&page))),
             Where::Zero { .. }
             | Where::Block {
                 unwritten: true, ..

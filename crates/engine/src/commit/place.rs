@@ -9,7 +9,7 @@ use crate::home::view::Located;
 use crate::overlay::bugs;
 use crate::overlay::objects::{Body, FileLayer, Inode, LayerBody, Over, Page, State, Txn};
 use crate::overlay::txn::take_off;
-use ccfs_device::{AlignedBuf, Slice, Write};
+use ccfs_device::{SharedBuf, Slice, Write};
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -36,7 +36,7 @@ pub(crate) struct Built {
     direct_end: u64,
     pub direct_bytes: u64,
     logged_data: u64,
-    pub logged_pages: Vec<(u64, Arc<AlignedBuf>)>,
+    pub logged_pages: Vec<(u64, SharedBuf)>,
     /// Reservations for data that were used up, and others that are not needed any more.
     used: u64,
     pub unused: u64,

@@ -6,9 +6,8 @@ use crate::base::types::*;
 use crate::commit::Committer;
 use crate::commit::place::{Built, Under};
 use crate::overlay::objects::{LayerBody, Over, Pages};
-use ccfs_device::{AlignedBuf, Slice};
+use ccfs_device::{AlignedBuf, SharedBuf, Slice};
 use ccfs_ext4::extent::LBLK_END;
-use std::sync::Arc;
 
 /// Zeros that a device write takes at once, bytes.
 const ZEROS: usize = 1 << 20;
@@ -114,7 +113,7 @@ impl Committer {
             sums: Vec::new(),
         };
         record.encode(&mut b.payload);
-        let zeros = Arc::new(AlignedBuf::zeroed(ZEROS.min((len * bs) as usize)));
+        let zeros = SharedBuf::from(AlignedBuf::zeroed(ZEROS.min((len * bs) as usize)));
         let mut parts = Vec::new();
         let mut at = lblk;
         let fill = |parts: &mut Vec<Slice>, blocks: u64| {

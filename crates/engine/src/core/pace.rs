@@ -351,8 +351,7 @@ impl Core {
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
-    use ccfs_device::AlignedBuf;
-    use std::sync::Arc;
+    use ccfs_device::{AlignedBuf, SharedBuf};
 
     const OWN: Whose = Whose {
         stream: Some(StreamId(1)),
@@ -429,7 +428,7 @@ mod tests {
 
     #[test]
     fn pieces_are_all_of_the_writes_in_order() {
-        let block = |n: u8| Slice::whole(Arc::new(AlignedBuf::from_bytes(&[n; 4096])));
+        let block = |n: u8| Slice::whole(SharedBuf::from(AlignedBuf::from_bytes(&[n; 4096])));
         let write = |offset: u64, count: u8| Write {
             offset,
             parts: (0..count).map(block).collect(),

@@ -7,7 +7,7 @@ use crate::base::types::*;
 use crate::home::Home;
 use crate::overlay::objects::{ChangedFile, Inode, Phase, State, Txn};
 use crate::overlay::txn::take_off;
-use ccfs_device::AlignedBuf;
+use ccfs_device::{AlignedBuf, SharedBuf};
 use ccfs_ext4::dirent::TYPE_DIR;
 use ccfs_ext4::extent::LBLK_END;
 use ccfs_ext4::inode::{self, LINK_MAX, is_dir};
@@ -142,7 +142,7 @@ impl Home {
         let bs = u64::from(self.block_size());
         let start = pblk * bs + within as u64;
         // Looked up before the device is read: what comes into the cache later was a layer when the caller looked.
-        let cached: Vec<(u64, Arc<AlignedBuf>)> = if self.pages.len() == 0 {
+        let cached: Vec<(u64, SharedBuf)> = if self.pages.len() == 0 {
             Vec::new()
         } else {
             let last = (start + out.len() as u64).div_ceil(bs);
@@ -218,7 +218,7 @@ impl Home {
                 txn.progress().place(),
             )
         };
-        let pages: HashMap<u64, Arc<AlignedBuf>> = pages.into_iter().collect();
+        let pages: HashMap<u64, SharedBuf> = pages.into_iter().collect();
         let part = Part {
             id,
             first,
@@ -234,7 +234,7 @@ impl Home {
         a: &mut Applier,
         part: Part,
         payload: &[u8],
-        pages: &HashMap<u64, Arc<AlignedBuf>>,
+        pages: &HashMap<u64, SharedBuf>,
         live: Option<&Txn>,
     ) -> Result<()> {
         let id = part.id;
@@ -407,7 +407,7 @@ impl Home {
         id: u64,
         record: &Record,
         rest: &mut Peekable<Records>,
-        pages: &HashMap<u64, Arc<AlignedBuf>>,
+        pages: &HashMap<u64, SharedBuf>,
         near: &mut Near,
     ) -> Result<Attempt<u64>> {
         let inode = record.inode().and_then(|ino| near.inode(self, ino));
@@ -553,7 +553,7 @@ impl Home {
         pblk: u64,
         offset: u32,
         bytes: &[u8],
-        pages: &HashMap<u64, Arc<AlignedBuf>>,
+        pages: &HashMap<u64, SharedBuf>,
     ) -> Result<()> {
         if let Some(page) = pages.get(&pblk) {
             self.pages.insert(pblk, page.clone(), id);
@@ -565,7 +565,7 @@ impl Home {
         let part = buf.get_mut(offset as usize..offset as usize + bytes.len());
         part.ok_or_else(|| Error::corrupt("a data record exceeds its block".into()))?
             .copy_from_slice(bytes);
-        self.pages.insert(pblk, Arc::new(buf), id);
+        self.pages.insert(pblk, buf.into(), id);
         Ok(())
     }
 

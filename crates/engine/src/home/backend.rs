@@ -17,7 +17,7 @@ use crate::core::options::{Limits, Options};
 use crate::home::Home;
 use crate::home::apply::Applier;
 use crate::overlay::objects::{Dependency, Phase, Steps, Txn};
-use ccfs_device::{AlignedBuf, Device, Write};
+use ccfs_device::{Device, SharedBuf, Write};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -79,7 +79,7 @@ pub(crate) struct Part {
     /// Its records.
     pub payload: Vec<u8>,
     /// Whole contents of blocks whose bytes are in the records, by physical block.
-    pub logged_pages: Vec<(u64, Arc<AlignedBuf>)>,
+    pub logged_pages: Vec<(u64, SharedBuf)>,
     pub direct_bytes: u64,
 }
 

@@ -1,13 +1,12 @@
 //! File data that went through the log and is not home yet.
 use crate::base::sync::RwLock;
-use ccfs_device::AlignedBuf;
+use ccfs_device::SharedBuf;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A block of file data that went through the log and is not home yet.
 pub struct HomePage {
-    pub buf: Arc<AlignedBuf>,
+    pub buf: SharedBuf,
     /// First transaction whose bytes are not home.
     pub since: u64,
 }
@@ -24,7 +23,7 @@ impl HomePages {
         self.count.load(Ordering::Relaxed)
     }
 
-    pub fn insert(&self, pblk: u64, buf: Arc<AlignedBuf>, id: u64) {
+    pub fn insert(&self, pblk: u64, buf: SharedBuf, id: u64) {
         let mut pages = self.pages.write();
         let since = pages.get(&pblk).map_or(id, |p| p.since);
         pages.insert(pblk, HomePage { buf, since });

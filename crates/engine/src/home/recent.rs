@@ -3,10 +3,9 @@
 //! both would have to wait for the device. And all blocks of small files that somebody writes by direct calls: he has no other cache.
 use crate::base::sync::Mutex;
 use crate::base::types::Ino;
-use ccfs_device::{AlignedBuf, is_zero};
+use ccfs_device::{SharedBuf, is_zero};
 use ccfs_image::FastMap;
 use smallvec::SmallVec;
-use std::sync::Arc;
 
 const SHARDS: usize = 16;
 /// What an entry takes beside its bytes, about.
@@ -23,7 +22,7 @@ struct Recent {
 pub(crate) enum Content {
     /// Without the zeros at its end.
     Cut(Box<[u8]>),
-    Whole(Arc<AlignedBuf>),
+    Whole(SharedBuf),
 }
 
 impl Content {
@@ -158,7 +157,11 @@ mod tests {
     #[test]
     fn blocks_of_a_file_stay_until_they_change() {
         let recent = RecentBlocks::new(1 << 20);
-        let page = |byte| Content::Whole(Arc::new(AlignedBuf::from_bytes(&[byte; 1024])));
+        let page = |byte| {
+            Content::Whole(SharedBuf::from(ccfs_device::AlignedBuf::from_bytes(
+                &[byte; 1024],
+            )))
+        };
         let blocks = (0..4).map(|lblk| (lblk, 100 + lblk, page(lblk as u8)));
         recent.keep(7, blocks, |_| false);
         let first = |lblk, pblk| {

@@ -12,7 +12,7 @@ use crate::home::apply::{Applier, Near, Part};
 use crate::home::checkpoint::{MANY_ORPHANS, Note, block_writes};
 use crate::home::ondevice::OnDevice;
 use crate::home::onlog::{self, OnLog};
-use ccfs_device::{AlignedBuf, Device, Write, write_all};
+use ccfs_device::{AlignedBuf, Device, SharedBuf, Write, write_all};
 use ccfs_ext4::Error;
 use ccfs_image::{Image, Run};
 use ccfs_log::{Found, Log, Scan};
@@ -234,12 +234,12 @@ fn repeat_checkpoint(image: &Image, log: &Log, scan: &Scan) -> Result<Note> {
         let (note, blocks) = Note::decode(&payload)?;
         check_position(&note, scan.header.applied_id, log)?;
         let bs = image.geometry().block_size as usize;
-        let mut home: BTreeMap<u64, Arc<AlignedBuf>> = BTreeMap::new();
+        let mut home: BTreeMap<u64, SharedBuf> = BTreeMap::new();
         for (i, &pblk) in note.image_blocks.iter().enumerate() {
             let bytes = blocks
                 .get(i * bs..(i + 1) * bs)
                 .ok_or_else(|| Error::corrupt("a checkpoint lacks blocks".into()))?;
-            home.insert(pblk, Arc::new(AlignedBuf::from_bytes(bytes)));
+            home.insert(pblk, SharedBuf::from(AlignedBuf::from_bytes(bytes)));
         }
         collect_home_data(image, log, scan, &note, &mut home)?;
         let limit = image.geometry().blocks_count;
@@ -290,7 +290,7 @@ fn collect_home_data(
     log: &Log,
     scan: &Scan,
     note: &Note,
-    home: &mut BTreeMap<u64, Arc<AlignedBuf>>,
+    home: &mut BTreeMap<u64, SharedBuf>,
 ) -> Result<()> {
     let since: HashMap<u64, u64> = note.home.iter().copied().collect();
     let Some(first) = since.values().min().copied() else {
@@ -335,9 +335,9 @@ fn collect_home_data(
             if let std::collections::btree_map::Entry::Vacant(slot) = home.entry(pblk) {
                 let mut buf = AlignedBuf::zeroed(bs as usize);
                 image.device().read(pblk * u64::from(bs), &mut buf)?;
-                slot.insert(Arc::new(buf));
+                slot.insert(buf.into());
             }
-            let buf = home.get_mut(&pblk).map(Arc::make_mut);
+            let buf = home.get_mut(&pblk).map(SharedBuf::make_mut);
             let part = buf.and_then(|b| b.get_mut(offset as usize..offset as usize + bytes.len()));
             part.ok_or_else(|| Error::corrupt("a data record exceeds its block".into()))?
                 .copy_from_slice(bytes);
@@ -545,7 +545,7 @@ impl Home {
         a: &mut Applier,
         payload: &[u8],
         position: (u64, u64),
-        pages: &HashMap<u64, Arc<AlignedBuf>>,
+        pages: &HashMap<u64, SharedBuf>,
     ) -> Result<()> {
         let mut near = Near::default();
         let mut records = Records::new(payload).peekable();

@@ -2,15 +2,14 @@
 use crate::base::types::*;
 use crate::home::Home;
 use crate::overlay::objects::{FileLayer, Inode, State};
-use ccfs_device::AlignedBuf;
+use ccfs_device::SharedBuf;
 use ccfs_ext4::extent::LBLK_END;
 use ccfs_image::Wait;
-use std::sync::Arc;
 
 /// Content of a block, as a reader sees it.
 #[derive(Clone)]
 pub enum Where {
-    Page(Arc<AlignedBuf>),
+    Page(SharedBuf),
     /// Zeros; `allocated`: a block exists or is reserved.
     Zero {
         allocated: bool,

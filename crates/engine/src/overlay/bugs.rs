@@ -1,7 +1,6 @@
 //! What planted bugs do with transactions and layers (`base/planted.rs`).
 use crate::base::planted::{self, Bug};
 use crate::overlay::objects::{LayerBody, State, Txn};
-use std::sync::Arc;
 
 /// A dependency on this transaction is left out: to a group that was waited for and has ended, or to one that is open.
 #[inline(always)]
@@ -34,7 +33,7 @@ pub(crate) fn change_older(
     }
     for older in st.layers.iter().filter(|l| l.serial != serial) {
         if let Some(page) = older.body.write().pages.get_mut(lblk) {
-            Arc::make_mut(&mut page.buf)[at..at + bytes.len()].copy_from_slice(bytes);
+            page.buf.make_mut()[at..at + bytes.len()].copy_from_slice(bytes);
             page.start = page.start.min(start as u32);
             page.end = page.end.max(end as u32);
         }

@@ -10,7 +10,7 @@ use crate::base::record::{DirField, DirValue, XattrSet};
 use crate::base::sync::{Condvar, Mutex, RwLock};
 use crate::base::types::*;
 use crate::overlay::names::{Change, Names};
-use ccfs_device::{AlignedBuf, Ticket};
+use ccfs_device::{SharedBuf, Ticket};
 use ccfs_image::{FastMap, InodeAttr, Lblk};
 use smallvec::SmallVec;
 use std::collections::{HashMap, HashSet};
@@ -50,7 +50,7 @@ pub struct Group {
 /// A page (file system block) that a transaction wrote: whole content, and which bytes of it are new.
 #[derive(Clone)]
 pub struct Page {
-    pub buf: Arc<AlignedBuf>,
+    pub buf: SharedBuf,
     /// Bytes `[start, end)` that the transaction changed.
     pub start: u32,
     pub end: u32,
@@ -241,7 +241,7 @@ pub struct Body {
     /// The encoded records, from commit to apply.
     pub payload: Vec<u8>,
     /// Whole contents of blocks that went through the log, by physical block.
-    pub logged_pages: Vec<(u64, Arc<AlignedBuf>)>,
+    pub logged_pages: Vec<(u64, SharedBuf)>,
 }
 
 /// Another transaction that something has to come after, and why (C5).

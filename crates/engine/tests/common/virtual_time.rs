@@ -1,5 +1,5 @@
 //! BarrierFS's measurements in virtual time: the same figures on any machine, however busy.
-use ccfs_device::{AlignedBuf, Device, FlashDevice, Write};
+use ccfs_device::{AlignedBuf, Device, FlashDevice, SharedBuf, Write};
 use ccfs_disks::{MemoryDevice, Ordering, Params, VirtualTime};
 use ccfs_engine::*;
 use std::sync::Arc;
@@ -205,7 +205,7 @@ impl Random {
 pub fn device_limit(base: &MemoryDevice, device: &str, count: u64) -> f64 {
     let params = Params::preset(device).unwrap();
     let dev = VirtualTime::new(Arc::new(base.snapshot()), params, Ordering::Flush);
-    let buf = Arc::new(AlignedBuf::zeroed(BLOCK as usize));
+    let buf = SharedBuf::from(AlignedBuf::zeroed(BLOCK as usize));
     let writes = (0..count).map(|n| Write::new(n * 7919 % FILE_BLOCKS * BLOCK, buf.clone()));
     dev.wait(dev.submit(writes.collect())).unwrap();
     per_second(count, dev.now())

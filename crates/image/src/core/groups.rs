@@ -5,12 +5,12 @@ use crate::Pblk;
 use crate::alloc_view::View;
 use crate::cache::Kind;
 use crate::cells::Cells;
-use ccfs_device::AlignedBuf;
+use ccfs_device::{AlignedBuf, SharedBuf};
 use ccfs_ext4::group::{BLOCK_UNINIT, Desc, INODE_UNINIT};
 use ccfs_ext4::{Result, bitmap};
 use parking_lot::Mutex;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
 
 /// What is kept of every group whose descriptor was read; on cache lines of its own, as streams work in different groups.
 #[repr(align(128))]
@@ -204,11 +204,11 @@ impl Core {
     }
 
     /// The block bitmap's bytes.
-    pub fn block_bitmap(&self, group: u32) -> Result<Arc<AlignedBuf>> {
+    pub fn block_bitmap(&self, group: u32) -> Result<SharedBuf> {
         self.read(self.group(group)?.block_bitmap, Kind::BlockBitmap { group })
     }
 
-    pub fn inode_bitmap(&self, group: u32) -> Result<Arc<AlignedBuf>> {
+    pub fn inode_bitmap(&self, group: u32) -> Result<SharedBuf> {
         self.read(self.group(group)?.inode_bitmap, Kind::InodeBitmap { group })
     }
 

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use ccfs_device::{Write, write_all};
+use ccfs_device::{SharedBuf, Write, write_all};
 use ccfs_disks::MemoryDevice;
 
 use super::*;
@@ -291,7 +291,7 @@ fn log_on(dev: &Arc<MemoryDevice>, geo: &Geometry) -> Log {
     sb[0..4].copy_from_slice(&0xc03b_3998u32.to_be_bytes());
     sb[7] = 4;
     let part = ccfs_device::Slice {
-        buf: Arc::new(AlignedBuf::from_bytes(&sb)),
+        buf: SharedBuf::from(AlignedBuf::from_bytes(&sb)),
         start: 0,
         len: BS,
     };
@@ -316,7 +316,7 @@ fn refuses_what_the_log_never_writes() {
     let nonce = |log: &Log| log.header().nonce;
     let put = |dev: &Arc<MemoryDevice>, lblk: u64, block: &[u8]| {
         let part = ccfs_device::Slice {
-            buf: Arc::new(AlignedBuf::from_bytes(block)),
+            buf: SharedBuf::from(AlignedBuf::from_bytes(block)),
             start: 0,
             len: BS,
         };

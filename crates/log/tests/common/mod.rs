@@ -4,7 +4,7 @@ pub use ccfs_testkit::Rng;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ccfs_device::{AlignedBuf, Slice, Write, write_all};
+use ccfs_device::{AlignedBuf, SharedBuf, Slice, Write, write_all};
 use ccfs_disks::{MemoryDevice, Outcome, SimDevice};
 use ccfs_log::{FrameNo, Geometry, Kind, Log, Meta, Scan, Slot, TxnId};
 
@@ -58,7 +58,7 @@ pub fn base_device(rng: &mut Rng, geo: &Geometry) -> MemoryDevice {
 
 pub fn put(dev: &dyn ccfs_device::Device, offset: u64, bytes: &[u8]) {
     let part = Slice {
-        buf: Arc::new(AlignedBuf::from_bytes(bytes)),
+        buf: SharedBuf::from(AlignedBuf::from_bytes(bytes)),
         start: 0,
         len: bytes.len(),
     };

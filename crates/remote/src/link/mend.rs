@@ -1,7 +1,7 @@
 //! What is done when a connection has broken: steps 1 to 4 of the head of the module above.
 use super::{Doubt, Link, State};
 use crate::session::{Refusal, Request, Session};
-use ccfs_device::AlignedBuf;
+use ccfs_device::SharedBuf;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -131,7 +131,7 @@ impl Link {
         let mut all = &all[..];
         while !all.is_empty() {
             let mut bytes = 0;
-            let fits = |(_, data): &&(u64, Arc<AlignedBuf>)| {
+            let fits = |(_, data): &&(u64, SharedBuf)| {
                 bytes += data.len();
                 bytes <= REPEAT_WINDOW
             };
@@ -166,9 +166,9 @@ impl Link {
         Ok(())
     }
 
-    fn doubt_what_is_repeated(&self, window: &[(u64, Arc<AlignedBuf>)]) {
+    fn doubt_what_is_repeated(&self, window: &[(u64, SharedBuf)]) {
         let until = Instant::now() + self.settle;
-        let doubt = |(offset, data): &(u64, Arc<AlignedBuf>)| Doubt {
+        let doubt = |(offset, data): &(u64, SharedBuf)| Doubt {
             start: *offset,
             end: offset + data.len() as u64,
             number: NOBODY,

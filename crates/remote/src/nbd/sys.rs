@@ -1,12 +1,12 @@
 //! libnbd by its C interface (libnbd(3)), opened when an NBD volume is named. What is used is there since version 1.4.
 #![allow(unsafe_code)]
 use crate::library::{Library, Missing, text};
-use ccfs_device::AlignedBuf;
+use ccfs_device::{AlignedBuf, SharedBuf};
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::os::fd::{BorrowedFd, RawFd};
 use std::ptr::NonNull;
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
 /// `nbd_completion_callback`: passed by value.
 #[repr(C)]
@@ -95,7 +95,7 @@ pub struct Ended {
 /// What the library uses until the command has ended.
 enum Memory {
     Read(AlignedBuf),
-    Written { _data: Arc<AlignedBuf> },
+    Written { _data: SharedBuf },
 }
 
 /// Filled by callbacks: numbers and errors.
@@ -210,7 +210,7 @@ impl Handle {
     }
 
     /// Starts a write.
-    pub fn write(&mut self, from: Arc<AlignedBuf>, at: u64, number: u64) -> std::io::Result<()> {
+    pub fn write(&mut self, from: SharedBuf, at: u64, number: u64) -> std::io::Result<()> {
         let done = self.completion(number);
         let (raw, len) = (from.as_ptr(), from.len());
         // SAFETY: as in `read`; what is shared like this is not changed by anybody.

@@ -2,11 +2,11 @@
 #![allow(unsafe_code)]
 use crate::library::{Library, Missing, text};
 use crate::session::{Answer, Done, Refusal, Request};
-use ccfs_device::AlignedBuf;
+use ccfs_device::{AlignedBuf, SharedBuf};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::io;
 use std::ptr;
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
 type Raw = *mut c_void;
 type Callback = unsafe extern "C" fn(Raw, *mut c_void);
@@ -338,7 +338,7 @@ impl Drop for Image {
 
 enum Memory {
     Read(AlignedBuf),
-    Written(Arc<AlignedBuf>),
+    Written(SharedBuf),
     None,
 }
 
