@@ -61,9 +61,9 @@ pub const MAX_LOG_BYTES: u64 = 128 << 20;
 /// Smallest journal inode, in blocks; also the smallest that mke2fs makes.
 pub const MIN_JOURNAL_BLOCKS: u64 = 1024;
 
-/// Bytes of a buffer of frames: small enough that the allocator reuses its memory instead of mapping fresh pages each time
-/// (which costs ten times what the copying does), and a multiple of every block size.
-const BUFFER_BYTES: usize = 64 << 10;
+/// Least bytes of a buffer of frames: those of pages, whose memory is used again instead of being mapped anew each time (which costs ten times what
+/// the copying does). Block sizes are powers of two.
+const BUFFER_BYTES: usize = 4096;
 
 /// Room in the log that was given out.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -430,10 +430,10 @@ impl Log {
             flags: meta.flags,
         };
         let bs = self.map.block_size;
-        let mut left = frames as usize * bs;
-        let mut bufs = Vec::with_capacity(left.div_ceil(BUFFER_BYTES));
+        let (each, mut left) = (bs.max(BUFFER_BYTES), frames as usize * bs);
+        let mut bufs = Vec::with_capacity(left.div_ceil(each));
         while left > 0 {
-            let buf = AlignedBuf::zeroed(left.min(BUFFER_BYTES));
+            let buf = AlignedBuf::zeroed(left.min(each));
             left -= buf.len();
             bufs.push(buf);
         }
