@@ -4,9 +4,10 @@
 //! that are removed stay in it. So what it does not know is not there, and of what it may know the blocks tell. It is made
 //! anew from the blocks when the searches in vain since have cost as much as that.
 use crate::dirblock::Dir;
-use crate::{FastMap, Ino};
-use parking_lot::Mutex;
+use crate::{Apart, FastMap, Ino};
+use parking_lot::{Mutex, MutexGuard};
 use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Bytes of all filters; where more would be needed all are forgotten.
 const BYTES_MAX: usize = 8 << 20;
@@ -23,19 +24,19 @@ const GROWTH: usize = 4;
 const NAMES_PER_WORD: usize = 4;
 /// Names that a filter takes for each block of its directory before it is made anew: most of them were removed.
 const NAMES_PER_BLOCK: usize = 1024;
+/// Locks. Every new name takes its directory's.
+const SHARDS: usize = 16;
 
 /// What is known of the directories of an image.
 #[derive(Default)]
 pub(crate) struct Absent {
     hash: RandomState,
-    slots: Mutex<Slots>,
+    shards: [Apart<Mutex<Slots>>; SHARDS],
+    /// Of all filters.
+    bytes: AtomicUsize,
 }
 
-#[derive(Default)]
-struct Slots {
-    all: FastMap<Ino, Slot>,
-    bytes: usize,
-}
+type Slots = FastMap<Ino, Slot>;
 
 enum Slot {
     /// So many searches were in vain.
@@ -100,30 +101,34 @@ impl Filter {
     }
 }
 
-impl Slots {
-    fn forget(&mut self, dir: Ino) {
-        self.bytes -= self.all.remove(&dir).map_or(0, |slot| slot.bytes());
+impl Absent {
+    /// Directories that were made one after the other have locks of their own.
+    fn slots(&self, dir: Ino) -> MutexGuard<'_, Slots> {
+        self.shards[dir as usize % SHARDS].lock()
     }
 
-    fn put(&mut self, dir: Ino, slot: Slot) {
-        self.forget(dir);
-        self.bytes += slot.bytes();
-        self.all.insert(dir, slot);
-        self.bound();
+    fn drop_slot(&self, slots: &mut Slots, dir: Ino) {
+        let bytes = slots.remove(&dir).map_or(0, |slot| slot.bytes());
+        self.bytes.fetch_sub(bytes, Relaxed);
     }
 
-    fn bound(&mut self) {
-        if self.bytes > BYTES_MAX {
-            *self = Slots::default();
+    fn put(&self, slots: &mut Slots, dir: Ino, slot: Slot) {
+        self.drop_slot(slots, dir);
+        self.bytes.fetch_add(slot.bytes(), Relaxed);
+        slots.insert(dir, slot);
+    }
+
+    /// The caller holds no lock of a shard.
+    fn bound(&self) {
+        if self.bytes.load(Relaxed) > BYTES_MAX {
+            self.forget_all();
         }
     }
-}
 
-impl Absent {
     /// The directory does not have this name. False: it may have it.
     pub fn is_absent(&self, dir: Ino, name: &[u8]) -> bool {
         let hash = self.hash.hash_one(name);
-        match self.slots.lock().all.get(&dir) {
+        match self.slots(dir).get(&dir) {
             Some(Slot::Known(filter)) => !filter.has(hash),
             _ => false,
         }
@@ -132,30 +137,36 @@ impl Absent {
     /// A directory of so many blocks is about to get this name.
     pub fn add(&self, dir: Ino, name: &[u8], blocks: u32) {
         let hash = self.hash.hash_one(name);
-        let mut slots = self.slots.lock();
-        let Some(Slot::Known(filter)) = slots.all.get_mut(&dir) else {
+        let mut slots = self.slots(dir);
+        let Some(Slot::Known(filter)) = slots.get_mut(&dir) else {
             return;
         };
         let grown = filter.add(hash);
         if grown > 0 {
             let many = filter.names > blocks as usize * NAMES_PER_BLOCK;
             let over = many || filter.bytes() > FILTER_MAX;
-            slots.bytes += grown;
+            self.bytes.fetch_add(grown, Relaxed);
             if over {
-                slots.forget(dir);
+                self.drop_slot(&mut slots, dir);
             }
-            slots.bound();
+            drop(slots);
+            self.bound();
         }
     }
 
     /// The inode gets other content, or none.
     pub fn forget(&self, dir: Ino) {
-        self.slots.lock().forget(dir);
+        self.drop_slot(&mut self.slots(dir), dir);
     }
 
     /// Blocks are not what they were.
     pub fn forget_all(&self) {
-        *self.slots.lock() = Slots::default();
+        for shard in &self.shards {
+            let mut slots = shard.lock();
+            let all = std::mem::take(&mut *slots);
+            let bytes = all.values().map(Slot::bytes).sum();
+            self.bytes.fetch_sub(bytes, Relaxed);
+        }
     }
 
     /// A name was looked for in this directory's blocks in vain. Nobody changes it meanwhile.
@@ -170,13 +181,14 @@ impl Absent {
         });
         // What cannot be read now is not counted on.
         let slot = all.map_or(Slot::Searched(0), |()| Slot::Known(filter));
-        self.slots.lock().put(dir.ino, slot);
+        self.put(&mut self.slots(dir.ino), dir.ino, slot);
+        self.bound();
     }
 
     /// One search more. True: a filter would not have cost more than those so far.
     fn count_search(&self, dir: &Dir) -> bool {
-        let mut slots = self.slots.lock();
-        match slots.all.get_mut(&dir.ino) {
+        let mut slots = self.slots(dir.ino);
+        match slots.get_mut(&dir.ino) {
             // The name that looked like one of it.
             Some(Slot::Known(_)) => false,
             Some(Slot::Searched(count)) => {
@@ -184,7 +196,9 @@ impl Absent {
                 *count >= dir.blocks
             }
             None => {
-                slots.put(dir.ino, Slot::Searched(1));
+                self.put(&mut slots, dir.ino, Slot::Searched(1));
+                drop(slots);
+                self.bound();
                 dir.blocks <= 1
             }
         }
@@ -198,20 +212,21 @@ mod tests {
     const DIR: Ino = 12;
 
     fn known(absent: &Absent, dir: Ino) {
-        absent.slots.lock().put(dir, Slot::Known(Filter::default()));
+        let slot = Slot::Known(Filter::default());
+        absent.put(&mut absent.slots(dir), dir, slot);
     }
 
     fn is_known(absent: &Absent, dir: Ino) -> bool {
-        matches!(absent.slots.lock().all.get(&dir), Some(Slot::Known(_)))
+        matches!(absent.slots(dir).get(&dir), Some(Slot::Known(_)))
     }
 
     fn bytes(absent: &Absent) -> usize {
-        let slots = absent.slots.lock();
-        assert_eq!(
-            slots.bytes,
-            slots.all.values().map(Slot::bytes).sum::<usize>()
-        );
-        slots.bytes
+        let shards = absent.shards.iter();
+        let of =
+            |shard: &Apart<Mutex<Slots>>| shard.lock().values().map(Slot::bytes).sum::<usize>();
+        let counted = absent.bytes.load(Relaxed);
+        assert_eq!(counted, shards.map(of).sum::<usize>());
+        counted
     }
 
     fn name(n: u32) -> Vec<u8> {
