@@ -2,15 +2,15 @@
 //!
 //! A block is free here iff it is free in the image and not *held*: given out but not yet mapped in the image, or freed in the
 //! image but not yet released by the engine. Free blocks may be *reserved* (counted, not chosen). Each group has its own lock;
-//! the order of locks is owner's window, group, cache.
+//! the order of locks is owner's window or stock of inode numbers, group, cache.
 
 use crate::FastMap;
-use crate::alloc_view::{BitRun, View};
+use crate::alloc_view::{BitRun, Piece, View};
 use crate::core::groups::GroupInfo;
 use crate::core::{Core, corrupt};
 use crate::reservations::Reservations;
-use crate::striped::Striped;
-use crate::{Ino, Pblk, Run, shard_of};
+use crate::striped::{STRIPES, Striped};
+use crate::{Apart, Ino, Pblk, Run, shard_of};
 use ccfs_ext4::{Error, Result, bitmap};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -47,9 +47,21 @@ struct Window {
     given: u64,
 }
 
+/// Inode numbers of a group that are a thread's (`alloc_inodes`). They are held in the group, and free for everybody who counts.
+///
+/// Two threads whose directories lie in one group would take turns in its lock and in the numbers, and with these in the locks and blocks of
+/// what they make. Order of locks: a stock, the group's.
 #[derive(Default)]
-#[repr(align(128))]
-struct WindowShard(Mutex<FastMap<u64, Window>>);
+pub(crate) struct Stock {
+    pub group: u32,
+    pub left: Piece,
+    /// For inodes that were wanted near this group, which may have none left.
+    pub near: u32,
+    /// So often in turn numbers near other groups were wanted.
+    pub misses: u32,
+}
+
+type WindowShard = Apart<Mutex<FastMap<u64, Window>>>;
 
 /// See the module's text. A handle, as the image's.
 pub struct Allocator {
@@ -60,7 +72,9 @@ pub struct Allocator {
 /// What may be given out, and to whom.
 pub struct Given {
     reservations: Reservations,
+    /// Those in the threads' stocks among them.
     pub(crate) inodes_free: Striped,
+    pub(crate) inode_stocks: [Apart<Mutex<Stock>>; STRIPES],
     windows: Vec<WindowShard>,
     /// Groups whose view of blocks (`false`) or inodes (`true`) is loaded, oldest first.
     loaded: Mutex<VecDeque<(u32, bool)>>,
@@ -89,6 +103,7 @@ impl Allocator {
         let given = Given {
             reservations: Reservations::default(),
             inodes_free: Striped::default(),
+            inode_stocks: Default::default(),
             windows: (0..WINDOW_SHARDS).map(|_| WindowShard::default()).collect(),
             loaded: Mutex::default(),
             rotor: AtomicU32::new(0),
@@ -172,7 +187,7 @@ impl Allocator {
     }
 
     fn window_shard(&self, owner: u64) -> &Mutex<FastMap<u64, Window>> {
-        &self.windows[shard_of(owner as Ino, WINDOW_SHARDS)].0
+        &self.windows[shard_of(owner as Ino, WINDOW_SHARDS)]
     }
 
     /// Takes the window's next free run.

@@ -1,11 +1,15 @@
-//! The allocator's inode numbers: as for blocks, free here iff free in the image and not held.
+//! The allocator's inode numbers: as for blocks, free here iff free in the image and not held, or in a thread's stock.
 
 use crate::Ino;
-use crate::alloc::{Allocator, NEAR_GROUPS};
-use crate::alloc_view::{BitRun, View};
+use crate::alloc::{Allocator, NEAR_GROUPS, Stock};
+use crate::alloc_view::{BitRun, PIECE, View};
 use crate::core::groups::GroupInfo;
+use crate::striped::{STRIPES, stripe};
 use ccfs_ext4::{Error, Result};
 use std::sync::atomic::Ordering::Relaxed;
+
+/// So many must be free for stocks to be kept: several times what all of them can hold.
+const PLENTY: i64 = 4 * (PIECE as usize * STRIPES) as i64;
 
 impl Allocator {
     /// A free number, held from now on. Directories of the root are spread over the volume, everything else lies near its
@@ -21,6 +25,71 @@ impl Allocator {
         } else {
             near
         };
+        // Who has the same one may wait for the device with it.
+        let mut stock = self.inode_stocks[stripe()].try_lock();
+        let mut own = stock.as_deref_mut();
+        if let Some(of) = own.as_deref_mut() {
+            if let Some(ino) = self.inode_of(of, first) {
+                return Ok(ino);
+            }
+            // Whoever works in two groups keeps his stock of one.
+            if of.near == first || of.misses >= PIECE {
+                self.return_stock(of);
+            } else {
+                own = own.filter(|of| of.left.len() == 0);
+            }
+        }
+        if let Some(ino) = self.inode_near(own, first)? {
+            return Ok(ino);
+        }
+        drop(stock);
+        // Others have some left: there are no stocks from here on, as there are few.
+        for stock in &self.inode_stocks {
+            match stock.try_lock() {
+                Some(mut stock) => self.return_stock(&mut stock),
+                None => {
+                    self.core.wait.check()?;
+                    self.return_stock(&mut stock.lock());
+                }
+            }
+        }
+        let found = self.inode_near(None, first)?;
+        found.ok_or(Error::Errno(libc::ENOSPC))
+    }
+
+    /// A number of the stock, if it is for this group.
+    fn inode_of(&self, stock: &mut Stock, near: u32) -> Option<Ino> {
+        if stock.near != near {
+            stock.misses += 1;
+            return None;
+        }
+        stock.misses = 0;
+        let bit = stock.left.pop()?;
+        self.inodes_free.add(-1);
+        Some(self.ino(stock.group, bit))
+    }
+
+    fn ino(&self, group: u32, bit: u32) -> Ino {
+        group * self.core.layout.inodes_per_group + bit + 1
+    }
+
+    fn return_stock(&self, stock: &mut Stock) {
+        let mut left = std::mem::take(&mut stock.left);
+        if left.len() == 0 {
+            return;
+        }
+        // Its view is in memory, as numbers of it are held.
+        let _ = self.with_inode_view(stock.group, |info, view| {
+            while let Some(bit) = left.pop() {
+                info.inodes_avail.fetch_add(view.release_bit(bit), Relaxed);
+            }
+        });
+    }
+
+    /// From this group or one that comes after it. The stock is empty, and filled where there are many.
+    fn inode_near(&self, stock: Option<&mut Stock>, first: u32) -> Result<Option<Ino>> {
+        let l = &self.core.layout;
+        let mut stock = stock.filter(|_| self.inodes_free.sum() >= PLENTY);
         // Groups that have blocks as well are better.
         for blocks_too in [true, false] {
             let count = if blocks_too {
@@ -30,12 +99,22 @@ impl Allocator {
             };
             for i in 0..count {
                 let group = ((u64::from(first) + u64::from(i)) % u64::from(l.groups)) as u32;
-                if let Some(ino) = self.inode_from(group, blocks_too)? {
-                    return Ok(ino);
+                if !self.has_inodes(group, blocks_too)? {
+                    continue;
+                }
+                let found = match stock.as_deref_mut() {
+                    Some(stock) => {
+                        self.fill_stock(stock, first, group)?;
+                        self.inode_of(stock, first)
+                    }
+                    None => self.inode_from(group)?,
+                };
+                if found.is_some() {
+                    return Ok(found);
                 }
             }
         }
-        Err(Error::Errno(libc::ENOSPC))
+        Ok(None)
     }
 
     /// Of groups spread over the volume the one with most free blocks.
@@ -56,21 +135,43 @@ impl Allocator {
         Ok(best)
     }
 
-    fn inode_from(&self, group: u32, blocks_too: bool) -> Result<Option<Ino>> {
-        let l = &self.core.layout;
+    fn has_inodes(&self, group: u32, blocks_too: bool) -> Result<bool> {
         let info = self.core.group(group)?;
-        if info.inodes_avail.load(Relaxed) == 0 || (blocks_too && info.avail.load(Relaxed) == 0) {
-            return Ok(None);
-        }
+        Ok(info.inodes_avail.load(Relaxed) > 0 && (!blocks_too || info.avail.load(Relaxed) > 0))
+    }
+
+    /// The first of a group's numbers that may be given out.
+    fn first_bit(&self, group: u32) -> u32 {
+        let l = &self.core.layout;
         let base = group * l.inodes_per_group;
-        let first = (l.first_ino - 1)
+        (l.first_ino - 1)
             .saturating_sub(base)
-            .min(l.inodes_per_group);
+            .min(l.inodes_per_group)
+    }
+
+    fn inode_from(&self, group: u32) -> Result<Option<Ino>> {
+        let end = self.core.layout.inodes_per_group;
         self.with_inode_view(group, |info, view| {
-            let run = view.next_run(first, l.inodes_per_group, 1, false)?;
+            let run = view.next_run(self.first_bit(group), end, 1, false)?;
             let n = view.hold(run);
             self.count_inodes(info, n);
-            Some(base + run.from + 1)
+            Some(self.ino(group, run.from))
+        })
+    }
+
+    /// The stock is empty, and stays so if the group has none.
+    fn fill_stock(&self, stock: &mut Stock, near: u32, group: u32) -> Result<()> {
+        let end = self.core.layout.inodes_per_group;
+        self.with_inode_view(group, |info, view| {
+            if let Some(piece) = view.take_piece(self.first_bit(group), end) {
+                info.inodes_avail.fetch_sub(piece.len(), Relaxed);
+                *stock = Stock {
+                    group,
+                    left: piece,
+                    near,
+                    misses: 0,
+                };
+            }
         })
     }
 
@@ -107,7 +208,7 @@ impl Allocator {
         ino > 0 && ino <= self.core.layout.inodes_count
     }
 
-    /// The number may be given out again, if it is free in the image.
+    /// The number may be given out again, if it is free in the image. Only who has it says so, and once.
     pub fn release_inode(&self, ino: Ino) {
         if !self.valid(ino) {
             return;
@@ -116,11 +217,27 @@ impl Allocator {
         let Ok(image) = self.core.inode_bitmap(group) else {
             return;
         };
-        let used = image[from as usize / 8] >> (from % 8) & 1 != 0;
-        let _ = self.with_inode_view(group, |info, view| {
-            let n = if used { 0 } else { view.release_bit(from) };
-            info.inodes_avail.fetch_add(n, Relaxed);
-            self.inodes_free.add(i64::from(n));
+        if image[from as usize / 8] >> (from % 8) & 1 != 0 {
+            return;
+        }
+        let mut stock = self.inode_stocks[stripe()].try_lock();
+        let own = stock
+            .as_deref_mut()
+            .map(|stock| (stock.group, &mut stock.left));
+        let own = own.filter(|(of, left)| *of == group && left.len() > 0 && left.spans(from));
+        let _ = self.with_inode_view(group, |info, view| match own {
+            // The next one that the thread asks for.
+            Some((_, left)) if view.is_held(from) => {
+                let before = left.len();
+                left.add(from);
+                self.inodes_free.add(i64::from(left.len() - before));
+            }
+            Some(_) => {}
+            None => {
+                let n = view.release_bit(from);
+                info.inodes_avail.fetch_add(n, Relaxed);
+                self.inodes_free.add(i64::from(n));
+            }
         });
     }
 

@@ -40,6 +40,38 @@ pub(crate) struct View {
     first: [Cell<u32>; LENGTHS],
 }
 
+/// Bits of a piece.
+pub(crate) const PIECE: u32 = 16;
+
+/// Some bits of a group that lie together.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Piece {
+    first: u32,
+    free: u16,
+}
+
+impl Piece {
+    pub fn len(&self) -> u32 {
+        self.free.count_ones()
+    }
+
+    /// The lowest one.
+    pub fn pop(&mut self) -> Option<u32> {
+        let at = self.free.trailing_zeros();
+        self.free &= self.free.wrapping_sub(1);
+        (at < PIECE).then_some(self.first + at)
+    }
+
+    /// A bit that belongs to the piece.
+    pub fn add(&mut self, bit: u32) {
+        self.free |= 1 << (bit - self.first);
+    }
+
+    pub fn spans(&self, bit: u32) -> bool {
+        (self.first..self.first + PIECE).contains(&bit)
+    }
+}
+
 /// A run of bits in a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BitRun {
@@ -181,6 +213,24 @@ impl View {
             from: at,
             len: to - at,
         })
+    }
+
+    /// Holds all free bits of the first piece of `PIECE` bits in which one of `from..end` is free.
+    pub fn take_piece(&mut self, from: u32, end: u32) -> Option<Piece> {
+        let run = self.next_run(from, end, 1, false)?;
+        let first = run.from / PIECE * PIECE;
+        let mut piece = Piece { first, free: 0 };
+        for from in run.from..end.min(first + PIECE) {
+            if self.hold(BitRun { from, len: 1 }) == 1 {
+                piece.add(from);
+            }
+        }
+        Some(piece)
+    }
+
+    /// Whether a bit that the image does not have set is held.
+    pub fn is_held(&self, bit: u32) -> bool {
+        self.used[bit as usize / 64] >> (bit % 64) & 1 != 0
     }
 
     /// A run of up to `want` bits: the first one of at least `enough` bits from `goal` on, around the end; if there is none the
@@ -336,5 +386,26 @@ mod tests {
         }
         assert_eq!(v.find(30, 100, 100, true), Some(run(41, 23)));
         assert_eq!(v.find(6, 14, 14, true), Some(run(6, 14)));
+    }
+
+    #[test]
+    fn pieces_are_taken_whole_and_once() {
+        let mut view = View::new(&[0; 16], 128);
+        view.hold(BitRun { from: 35, len: 2 });
+        let mut pieces = Vec::new();
+        while let Some(mut piece) = view.take_piece(11, 100) {
+            let len = piece.len() as usize;
+            pieces.push(std::iter::from_fn(|| piece.pop()).collect::<Vec<_>>());
+            assert_eq!(pieces.last().map(Vec::len), Some(len));
+        }
+        let held = |bit: &u32| !(35..37).contains(bit);
+        let all: Vec<_> = (11..100).filter(held).collect();
+        assert_eq!(pieces.concat(), all);
+        assert!(
+            pieces
+                .iter()
+                .all(|p| p[0] / PIECE == p[p.len() - 1] / PIECE)
+        );
+        assert!((11..100).all(|bit| view.is_held(bit)) && !view.is_held(100));
     }
 }

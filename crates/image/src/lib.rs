@@ -71,7 +71,7 @@ pub type Ino = u32;
 /// Which of `shards` locks is an inode's. Inodes made one after the other share one: they are one thread's, and other threads'
 /// lie elsewhere.
 pub fn shard_of(ino: Ino, shards: usize) -> usize {
-    (ino / 16) as usize % shards
+    (ino.wrapping_sub(1) / alloc_view::PIECE) as usize % shards
 }
 
 /// Facts of the volume. While it is open only its sizes change: when it [grows](Image::begin_growth).

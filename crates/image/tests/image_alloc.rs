@@ -183,6 +183,43 @@ fn held_blocks_and_inodes_are_not_given_out() {
     assert_eq!(alloc.free_inodes(), inodes);
 }
 
+/// Threads have numbers in stock while there are many, and none of these is lost or given out twice.
+#[test]
+fn threads_get_all_inode_numbers_and_each_once() {
+    let v = Volume::make(24, &["-b", "1024", "-N", "6000"]);
+    let alloc = v.image.alloc();
+    let free = alloc.free_inodes() as usize;
+    for round in 0..3 {
+        let take = |n: u32| {
+            let (mut own, mut taken) = (Vec::new(), 0);
+            while let Ok(ino) = alloc.allocate_inode(2 + 1500 * (n % 3), n.is_multiple_of(2)) {
+                own.push(ino);
+                taken += 1;
+                if taken % 5 == 0 {
+                    alloc.release_inode(own.swap_remove(own.len() / 2));
+                }
+            }
+            own
+        };
+        let all: Vec<u32> = std::thread::scope(|s| {
+            let take = &take;
+            let threads: Vec<_> = (0..6).map(|n| s.spawn(move || take(n))).collect();
+            threads
+                .into_iter()
+                .flat_map(|t| t.join().unwrap())
+                .collect()
+        });
+        let rest: Vec<u32> = std::iter::from_fn(|| alloc.allocate_inode(2, false).ok()).collect();
+        let seen: HashSet<u32> = all.iter().chain(&rest).copied().collect();
+        assert_eq!(all.len() + rest.len(), seen.len(), "twice in round {round}");
+        assert_eq!((seen.len(), alloc.free_inodes()), (free, 0));
+        for ino in seen {
+            alloc.release_inode(ino);
+        }
+        assert_eq!(alloc.free_inodes() as usize, free);
+    }
+}
+
 #[test]
 fn nothing_freed_is_reused_before_its_release() {
     let v = Volume::make(16, &["-b", "1024"]);
