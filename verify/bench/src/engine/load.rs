@@ -1,13 +1,17 @@
 //! What the clients of a run do. All of it follows from the sizes and the seed: each target ends with the very same files.
+use super::crew::Crew;
 use super::target::Target;
 use crate::workload::Scale;
 use crate::{Because, Result};
 use ccfs_engine::StreamId;
 use ccfs_testkit::Rng;
 use clap::ValueEnum;
+use rustix::time::{ClockId, clock_gettime};
 use std::fmt::Write;
 use std::io;
-use std::sync::Barrier;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::{Arc, Barrier, mpsc};
 use std::time::{Duration, Instant};
 
 const BLOCK: u64 = 4096;
@@ -28,6 +32,8 @@ const MIX_TURNS: u64 = 2_000;
 const MIX_FILES: u64 = 800;
 /// Size of what is overwritten, blocks.
 const OVERWRITTEN: u64 = 16_384;
+/// For so long threads only run before a pass.
+const SPREAD: Duration = Duration::from_millis(50);
 /// A thread has at least so many turns, and files or blocks to work on.
 const LEAST: u64 = 10;
 /// Each thread has random numbers of its own.
@@ -102,6 +108,53 @@ pub struct Load {
 pub struct Pass {
     pub ops: u64,
     pub elapsed: Duration,
+}
+
+/// The beginning of a pass. Threads sleep between two passes and wake up where they were, or where who wakes them is; two that share a processor would
+/// do so for a good part of a short pass. So they run for a while before, and the system finds a processor for each.
+struct Start {
+    there: Barrier,
+    is_spread: AtomicBool,
+    counted: AtomicUsize,
+    go: AtomicBool,
+}
+
+impl Start {
+    fn of(threads: usize) -> Start {
+        Start {
+            there: Barrier::new(threads + 1),
+            is_spread: AtomicBool::new(false),
+            counted: AtomicUsize::new(0),
+            go: AtomicBool::new(false),
+        }
+    }
+
+    fn wait(&self) {
+        self.there.wait();
+        while !self.is_spread.load(Acquire) {
+            std::hint::spin_loop();
+        }
+        // The system counts a thread's time when it is asked for it, or at a tick: what it took by now is not the pass's.
+        let _ = clock_gettime(ClockId::ThreadCPUTime);
+        self.counted.fetch_add(1, AcqRel);
+        // Others may need the processor before it begins.
+        while !self.go.load(Acquire) {
+            std::thread::yield_now();
+        }
+    }
+
+    fn spread(&self) {
+        self.there.wait();
+        std::thread::sleep(SPREAD);
+    }
+
+    /// Returns when all `threads` wait for nothing but `go`.
+    fn settle(&self, threads: usize) {
+        self.is_spread.store(true, Release);
+        while self.counted.load(Acquire) < threads {
+            std::thread::yield_now();
+        }
+    }
 }
 
 impl Load {
@@ -190,39 +243,48 @@ impl Load {
     }
 
     /// The threads' things. Everything that is there is looked up: the run begins with metadata in memory.
-    pub fn clients<'a, T: Target>(&'a self, target: &'a T) -> Result<Vec<Client<'a, T>>> {
-        let all = (0..self.threads).map(|thread| Client::new(self, target, thread));
+    pub fn clients<T: Target>(&self, target: &Arc<T>) -> Result<Vec<Client<T>>> {
+        let all = (0..self.threads).map(|thread| Client::new(*self, target.clone(), thread));
         all.collect::<io::Result<Vec<_>>>().because("preparation")
     }
 
-    /// The turns of all clients, each in a thread. `begins` is called when all threads are there.
-    pub fn pass<'a, T: Target>(
+    /// The turns of all clients, each in a thread of the crew. `ready` is called when each has a processor, `begins` just before the first turn.
+    pub fn pass<T: Target>(
         &self,
-        clients: Vec<Client<'a, T>>,
+        crew: &Crew,
+        clients: Vec<Client<T>>,
+        ready: impl FnOnce() -> Result<()>,
         begins: impl FnOnce(),
     ) -> Result<Pass> {
-        let start = Barrier::new(clients.len() + 1);
-        std::thread::scope(|scope| {
-            let spawn = |mut client: Client<'a, T>| {
-                let start = &start;
-                scope.spawn(move || {
-                    start.wait();
-                    let mut turns = 0..client.load.turns;
-                    turns.try_fold(0, |ops, _| -> io::Result<u64> { Ok(ops + client.turn()?) })
-                })
-            };
-            let running: Vec<_> = clients.into_iter().map(spawn).collect();
-            begins();
-            let began = Instant::now();
-            start.wait();
-            let mut ops = 0;
-            for thread in running {
-                let done = thread.join().map_err(|_| "a thread panicked")?;
-                ops += done.because(self.job.name())?;
+        let start = Arc::new(Start::of(clients.len()));
+        let (done, all) = mpsc::sync_channel(clients.len());
+        let jobs = clients.into_iter().map(|mut client| {
+            let (start, done) = (start.clone(), done.clone());
+            move || {
+                start.wait();
+                let outcome = client.all_turns();
+                // Whoever waits for it has gone where another one has failed.
+                let _ = done.send((outcome, client));
             }
-            let elapsed = began.elapsed();
-            Ok(Pass { ops, elapsed })
-        })
+        });
+        crew.begin(jobs)?;
+        drop(done);
+        start.spread();
+        let told = ready();
+        start.settle(self.threads as usize);
+        begins();
+        let began = Instant::now();
+        start.go.store(true, Release);
+        // The threads make their turns all the same, and nobody looks at them.
+        told?;
+        let (mut ops, mut clients) = (0, Vec::with_capacity(self.threads as usize));
+        for _ in 0..self.threads {
+            let (outcome, client) = all.recv().map_err(|_| "a thread panicked")?;
+            ops += outcome.because(self.job.name())?;
+            clients.push(client);
+        }
+        let elapsed = began.elapsed();
+        Ok(Pass { ops, elapsed })
     }
 }
 
@@ -237,9 +299,9 @@ fn name(n: u64) -> String {
 }
 
 /// One thread of a run. Its turns allocate nothing: what is counted is the target's.
-pub struct Client<'a, T: Target> {
-    load: &'a Load,
-    target: &'a T,
+pub struct Client<T: Target> {
+    load: Load,
+    target: Arc<T>,
     stream: StreamId,
     rng: Rng,
     data: Vec<u8>,
@@ -255,17 +317,26 @@ pub struct Client<'a, T: Target> {
     name: String,
 }
 
-impl<'a, T: Target> Client<'a, T> {
-    fn new(load: &'a Load, target: &'a T, thread: u64) -> io::Result<Client<'a, T>> {
+impl<T: Target> Client<T> {
+    fn new(load: Load, target: Arc<T>, thread: u64) -> io::Result<Client<T>> {
         let mut rng = load.rng(thread, 1);
         let dirs = (0..load.dirs()).map(|dir| target.dir(&load.dir_name(thread, dir)));
+        let dirs = dirs.collect::<io::Result<Vec<_>>>()?;
+        for dir in &dirs {
+            // A search for what is not there reads the whole directory.
+            match target.size(dir, "no such file") {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+                Ok(_) => return Err(io::Error::other("a directory has what nobody made")),
+            }
+        }
         let mut client = Client {
             load,
             target,
             stream: load.stream(thread),
             data: data(&mut rng),
             rng,
-            dirs: dirs.collect::<io::Result<_>>()?,
+            dirs,
             files: (0..).zip(load.sizes(thread)).collect(),
             next: load.files,
             file: None,
@@ -275,7 +346,7 @@ impl<'a, T: Target> Client<'a, T> {
         for at in 0..client.files.len() {
             let (n, size) = client.files[at];
             let dir = client.named(n);
-            let found = target.size(&client.dirs[dir], &client.name)?;
+            let found = client.target.size(&client.dirs[dir], &client.name)?;
             if found != size {
                 let why = format!("{} has {found} bytes instead of {size}", client.name);
                 return Err(io::Error::other(why));
@@ -298,6 +369,15 @@ impl<'a, T: Target> Client<'a, T> {
     }
 
     /// Gives the operations done.
+    fn all_turns(&mut self) -> io::Result<u64> {
+        let mut ops = 0;
+        for _ in 0..self.load.turns {
+            ops += self.turn()?;
+        }
+        Ok(ops)
+    }
+
+    /// Likewise.
     fn turn(&mut self) -> io::Result<u64> {
         match self.load.job {
             Job::Create => self.create(SMALL_BYTES, false)?,

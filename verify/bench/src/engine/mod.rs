@@ -2,6 +2,7 @@
 //!
 //! A process of its own makes each run ([`worker`]). Processor time is counted until all is home: commits, apply and the checkpoint
 //! of what was done are in it, and of the kernel's file systems what syncfs(2) has to write.
+pub mod crew;
 pub mod load;
 pub mod target;
 #[cfg(test)]
@@ -21,7 +22,7 @@ use std::process::{Child, Command, Stdio};
 use worker::{Figures, READY};
 
 const THREADS: [u64; 3] = [1, 2, 4];
-/// The same was done before in this process, and no memory that was freed since goes back to the system.
+/// The same was done before by the same threads, and no memory that was freed since goes back to the system.
 const WARM: &str = "warm";
 const WARM_STREAMS: &str = "warm+streams";
 /// For how long the allocator keeps memory that nobody uses: in the daemon (crates/ccfs/src/memory.rs), and for ever. Milliseconds.

@@ -17,7 +17,7 @@ const DIR_MODE: u16 = 0o755;
 const S_IFREG: u16 = libc::S_IFREG as u16;
 
 /// A file system with directories below its root. What is opened is closed when it is dropped.
-pub trait Target: Sync {
+pub trait Target: Send + Sync + 'static {
     type Dir: Send;
     type File: Send;
     fn make_dir(&self, stream: StreamId, name: &str) -> io::Result<Self::Dir>;

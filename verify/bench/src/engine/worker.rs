@@ -2,6 +2,7 @@
 //!
 //! With `--prepare` it makes the files and ends. Without, it opens what is prepared, says [`READY`], waits for a line, makes the pass,
 //! brings everything home, and says the figures as JSON.
+use super::crew::Crew;
 use super::load::Load;
 use super::target::{EngineCalls, SystemCalls, Target};
 use crate::cli::EngineArgs;
@@ -10,6 +11,7 @@ use crate::workload::Scale;
 use crate::{Because, Result, counting, machine};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 use std::time::Instant;
 
 pub const READY: &str = "ready";
@@ -96,20 +98,20 @@ pub fn measure<T: Target>(
     open: impl Fn() -> Result<T>,
     ready: impl FnOnce() -> Result<()>,
 ) -> Result<Figures> {
+    let crew = Crew::of(load.threads)?;
     let allocations_per_op = match warm {
-        true => Some(first_pass(Load { set: FIRST, ..load }, open()?)?),
+        true => Some(first_pass(&crew, Load { set: FIRST, ..load }, open()?)?),
         false => None,
     };
-    let target = open()?;
+    let target = Arc::new(open()?);
     let load = Load {
         set: MEASURED,
         ..load
     };
     let clients = load.clients(&target)?;
-    ready()?;
     let before = target.counted();
     let mut cpu = 0.0;
-    let pass = load.pass(clients, || cpu = process_cpu_seconds())?;
+    let pass = load.pass(&crew, clients, ready, || cpu = process_cpu_seconds())?;
     let (began, cpu_then) = (Instant::now(), process_cpu_seconds());
     target.drain().because("bringing everything home")?;
     let drain_s = began.elapsed().as_secs_f64();
@@ -130,9 +132,10 @@ pub fn measure<T: Target>(
 }
 
 /// Gives the allocations of an operation. Before the first one the volume is open, and its metadata in memory.
-fn first_pass<T: Target>(load: Load, target: T) -> Result<f64> {
+fn first_pass<T: Target>(crew: &Crew, load: Load, target: T) -> Result<f64> {
+    let target = Arc::new(target);
     let clients = load.clients(&target)?;
-    let pass = load.pass(clients, counting::begin)?;
+    let pass = load.pass(crew, clients, || Ok(()), counting::begin)?;
     target.drain().because("bringing everything home")?;
     Ok(counting::end() as f64 / pass.ops.max(1) as f64)
 }
