@@ -6,8 +6,8 @@ use ccfs_testkit::Rng;
 use common::faulty::Faulty;
 use common::flash::on_flash;
 use common::{cx, debugfs, fsck, image, mount_on, quiet, recover};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 /// The directory of that name in the root; the root where there is none.
@@ -619,6 +619,62 @@ fn one_name_that_comes_and_goes() {
     remove(a);
     remove(b);
     v.syncfs(&c).unwrap();
+    assert_eq!(v.statfs().unwrap().ffree, free);
+    v.unmount().unwrap();
+    fsck(&dev);
+}
+
+/// One thread makes files in two directories, and then each of two removes those of one, all in one stream: the transaction has to forget each
+/// of these inodes, and no other.
+#[test]
+fn two_threads_remove_what_one_has_just_made() {
+    const FILES: usize = 200;
+    let dev = Arc::new(image(&["-b", "4096"], "64M"));
+    let v = mount_on(dev.clone(), quiet()).unwrap();
+    let c = cx(5);
+    let names: Vec<String> = (0..FILES).map(|n| format!("f{n}")).collect();
+    let dirs = ["d0", "d1"].map(|d| v.mkdir(&c, ROOT_INO, d.as_bytes(), 0o755).unwrap().ino);
+    v.syncfs(&c).unwrap();
+    let free = v.statfs().unwrap().ffree;
+    let end = Instant::now() + Duration::from_secs(4);
+    let (made, removed) = (Barrier::new(2), Barrier::new(2));
+    let over = AtomicBool::new(false);
+    let remove = |dir, seed| {
+        let mut left: Vec<&String> = names.iter().collect();
+        let mut r = Rng::new(seed);
+        while !left.is_empty() {
+            let name = left.swap_remove(r.index(left.len()));
+            v.unlink(&c, dir, name.as_bytes()).unwrap();
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for seed in 0.. {
+                made.wait();
+                if over.load(Ordering::Relaxed) {
+                    break;
+                }
+                remove(dirs[1], seed);
+                removed.wait();
+            }
+        });
+        for seed in 0.. {
+            for (dir, name) in names.iter().flat_map(|name| dirs.map(|dir| (dir, name))) {
+                v.mknod(&c, dir, name.as_bytes(), 0o100644, 0).unwrap();
+            }
+            over.store(Instant::now() >= end, Ordering::Relaxed);
+            made.wait();
+            remove(dirs[0], 1000 + seed);
+            if over.load(Ordering::Relaxed) {
+                break;
+            }
+            removed.wait();
+            v.syncfs(&c).unwrap();
+        }
+    });
+    remove(dirs[1], 0);
+    v.syncfs(&c).unwrap();
+    assert_eq!(v.status().stopped, "");
     assert_eq!(v.statfs().unwrap().ffree, free);
     v.unmount().unwrap();
     fsck(&dev);

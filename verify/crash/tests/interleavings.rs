@@ -146,8 +146,8 @@ fn quiet() -> Options {
 
 type Part = fn(&Hand);
 
-/// `before` by one stream, then each part in a thread and stream of its own.
-fn scenario(volume: &MemoryDevice, before: Part, parts: &[Part]) {
+/// `before` by one stream, then each part in a thread of its own, whose stream `stream` gives by its number.
+fn scenario(volume: &MemoryDevice, before: Part, parts: &[Part], stream: fn(u64) -> u64) {
     let dev = Arc::new(SimDevice::new(volume));
     let vol = Volume::mount(Slow::new(dev.clone()), quiet()).unwrap();
     let first = hand(&vol, 100);
@@ -157,7 +157,7 @@ fn scenario(volume: &MemoryDevice, before: Part, parts: &[Part]) {
         .iter()
         .enumerate()
         .map(|(i, part)| {
-            let (hand, part) = (hand(&vol, 101 + i as u64), *part);
+            let (hand, part) = (hand(&vol, stream(i as u64)), *part);
             thread::spawn(move || {
                 part(&hand);
                 hand.streamsync();
@@ -200,10 +200,57 @@ fn config() -> Config {
     config
 }
 
+/// In a stream of its own for each.
 fn explore(before: Part, parts: &'static [Part]) {
+    explore_streams(before, parts, |part| 101 + part);
+}
+
+fn explore_streams(before: Part, parts: &'static [Part], stream: fn(u64) -> u64) {
     // Made outside: it runs a program.
     let volume = base(&CONFIGS[0]).unwrap();
-    both_schedulers(move || scenario(&volume, before, parts));
+    both_schedulers(move || scenario(&volume, before, parts, stream));
+}
+
+/// They join and end in one transaction, which is sealed meanwhile, and add files to it and take them out again.
+#[test]
+fn threads_of_one_stream_make_and_remove_files() {
+    const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+    fn before(h: &Hand) {
+        for dir in ["d0", "d1", "d2"] {
+            h.mkdir(ROOT_INO, dir);
+        }
+    }
+    /// Those that are there.
+    fn remove(h: &Hand, dir: &str, names: &[&str]) {
+        let dir = h.name(dir).unwrap();
+        for name in names {
+            let _ = h.vol.unlink(&h.cx, dir, name.as_bytes());
+        }
+    }
+    fn make(h: &Hand, dirs: &[&str]) {
+        for (name, dir) in NAMES.iter().flat_map(|n| dirs.iter().map(move |d| (n, d))) {
+            let f = h.create(h.name(dir).unwrap(), name);
+            // It may be gone already.
+            let _ = h.vol.write(&h.cx, f, 0, &[7; 5000], WriteFlags::default());
+        }
+    }
+    explore_streams(
+        before,
+        &[
+            // What one has made both remove.
+            |h| {
+                make(h, &["d0", "d1"]);
+                remove(h, "d0", &["b", "d", "a"]);
+            },
+            |h| remove(h, "d1", &["a", "d", "b"]),
+            |h| {
+                make(h, &["d2"]);
+                h.streamsync();
+                remove(h, "d2", &["c"]);
+            },
+        ],
+        |_| 101,
+    );
 }
 
 #[test]

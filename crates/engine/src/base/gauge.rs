@@ -16,6 +16,12 @@ impl Gauge {
     pub fn sub(&self, n: u64) {
         self.0.add(-(n as i64));
     }
+    /// Adds to the count; `n` may be negative.
+    pub fn change(&self, n: i64) {
+        if n != 0 {
+            self.0.add(n);
+        }
+    }
     pub fn get(&self) -> u64 {
         self.0.sum().max(0) as u64
     }

@@ -1,7 +1,11 @@
 //! The locks of the engine, and of what is tried together with it. With the feature `shuttle` they are shuttle's, so that a test can try
 //! interleavings of the same code (verify/crash/tests/interleavings.rs); else parking_lot's, by re-export.
 #[cfg(not(feature = "shuttle"))]
+pub use ccfs_image::stripe as thread_number;
+#[cfg(not(feature = "shuttle"))]
 pub use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+#[cfg(feature = "shuttle")]
+pub use scheduled::thread_number;
 #[cfg(feature = "shuttle")]
 pub use scheduled::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -14,6 +18,10 @@ mod scheduled {
     use std::time::Duration;
 
     pub use inner::{RwLockReadGuard, RwLockWriteGuard};
+
+    pub fn thread_number() -> usize {
+        shuttle::current::me().into()
+    }
 
     #[derive(Default)]
     pub struct Mutex<T>(inner::Mutex<T>);

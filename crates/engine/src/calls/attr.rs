@@ -633,7 +633,7 @@ fn xattr_dependencies(inode: &Inode, st: &State) -> Vec<Dependency> {
 fn mode_dependencies(inode: &Inode, st: &State) -> Vec<Dependency> {
     let key = (inode.ino, DirField::Mode);
     let rights = st.dir.iter().flat_map(|d| &d.attr_changers);
-    let modes = rights.filter(|t| t.body.lock().dir_fields.contains_key(&key));
+    let modes = rights.filter(|t| t.body(inode.ino).dir_fields.contains_key(&key));
     let modes = modes.filter(|_| !planted::is(Bug::DependencyList));
     modes
         .map(|t| Dependency::new(t, Rule::Directory, inode.ino))

@@ -153,7 +153,7 @@ impl Calls {
                     cx.stream
                 };
                 let expected = self.expected_for(plan.blocks());
-                let deps = dependencies::of_inode(&inode, &st)
+                let deps = dependencies::of_inode_to(stream, &inode, &st)
                     .filter(|_| !planted::is(Bug::DependencyFile));
                 let by = By {
                     stream,
@@ -271,7 +271,7 @@ impl Calls {
             self.change_block(op, inode, st, &layer, cell, 0, &[]);
         }
         // A commit reads the pages of small transactions, for their checksums, and does well to find them in a cache.
-        let unread = op.txn.dirty_bytes.load(Ordering::Relaxed) >= CACHED_MAX;
+        let unread = op.place.dirty_bytes >= CACHED_MAX;
         let whole = (offset.next_multiple_of(bs) - offset) as usize;
         let copies: SmallVec<[AlignedBuf; SMALL_WRITE]> = match data.get(whole..) {
             Some(whole) if unread && is_new => AlignedBuf::blocks_unread(whole, bs as usize),
@@ -382,7 +382,7 @@ impl Calls {
             body.no_split |= op.no_split;
         }
         if let Over::Block { reserved: true } = page.over {
-            op.txn.blocks.reserve(1, 0);
+            op.count_remap();
         }
         op.put_page(layer, cell.lblk, page);
     }

@@ -110,7 +110,7 @@ impl Calls {
     /// A number for a new inode. Error: ENOSPC there is none, which is noted.
     fn new_number(&self, parent: Ino, is_dir: bool) -> ccfs_ext4::Result<Ino> {
         let allocated = self.image().alloc().allocate_inode(parent, is_dir);
-        if allocated.is_err() {
+        if matches!(allocated, Err(ccfs_ext4::Error::Errno(libc::ENOSPC))) {
             space::note_lack();
         }
         allocated

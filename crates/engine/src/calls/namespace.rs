@@ -188,14 +188,8 @@ impl Calls {
             else {
                 return Ok(None);
             };
-            op.set_entry(
-                &dir,
-                &mut st,
-                name,
-                None,
-                Some((inode.ino, type_of(new.mode))),
-            );
-            op.dir_changed(&dir, &mut st);
+            let entry = (inode.ino, type_of(new.mode));
+            op.set_entry(&dir, &mut st, name, None, Some(entry));
             if is_dir {
                 raise_dir_links(&mut st);
             }
@@ -235,7 +229,10 @@ impl Calls {
             let mut new = inode.state.write();
             new.attr.nlink = 0;
             op.capture(&inode, &mut new);
-            Ok(Some(self.attr_of(inode.ino, &new)))
+            let attr = self.attr_of(inode.ino, &new);
+            // Before anybody can find the inode, who would take off what it has not added yet.
+            drop(op);
+            Ok(Some(attr))
         })?;
         made.ok_or(Error::Errno(libc::ENOSPC))
     }
@@ -396,7 +393,7 @@ impl Calls {
         if st.is_dir() {
             st.parent = Some(parent);
         }
-        st.last = Some(op.txn.clone());
+        st.last = Some(op.txn.reference().clone());
         st.last_writer = op.txn.stream;
     }
 
@@ -441,7 +438,6 @@ impl Calls {
             let (attr, ftype) = (self.attr_of(ino, st), type_of(st.attr.mode));
             let st = l.get(&dir);
             op.set_entry(&dir, st, name, None, Some((ino, ftype)));
-            op.dir_changed(&dir, st);
             Ok(attr)
         })
     }
@@ -511,7 +507,6 @@ impl Calls {
             let op = self.begin(cx, reservation, deps)?;
             let st = l.get(&dir);
             op.set_entry(&dir, st, name, Some(found), None);
-            op.dir_changed(&dir, st);
             if want_dir {
                 lower_dir_links(st);
             }

@@ -324,8 +324,6 @@ impl Calls {
             inode.named_in(to.dir.ino);
             self.renamed(op, inode, l.get(inode));
         }
-        op.dir_changed(&old.dir, l.get(&old.dir));
-        op.dir_changed(&new.dir, l.get(&new.dir));
     }
 
     fn replace(
@@ -359,8 +357,6 @@ impl Calls {
             }
             self.lose_name(op, target, l.get(target));
         }
-        op.dir_changed(&old.dir, l.get(&old.dir));
-        op.dir_changed(&new.dir, l.get(&new.dir));
     }
 
     /// The change time of what was renamed.
@@ -411,7 +407,7 @@ impl Calls {
                 st.xattrs = Some(lists);
             }
         }
-        st.last = Some(op.txn.clone());
+        st.last = Some(op.txn.reference().clone());
         drop(st);
         self.inodes().insert(inode);
         (ino, type_of(mode))

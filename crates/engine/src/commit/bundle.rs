@@ -11,7 +11,6 @@ use crate::commit::Committer;
 use crate::overlay::objects::{Phase, Txn};
 use ccfs_device::Write;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// Members at most.
 const MEMBERS_MAX: usize = 256;
@@ -45,7 +44,7 @@ impl Bundle {
     }
 
     fn push(&mut self, txn: &Arc<Txn>) {
-        self.data += txn.dirty_bytes.load(Ordering::Relaxed);
+        self.data += txn.dirty_bytes();
         self.log += txn.log_bytes_max();
         self.members.push(txn.clone());
     }
@@ -57,7 +56,7 @@ impl Bundle {
     fn takes(&self, txn: &Txn, (log_max, data_max): (u64, u64)) -> bool {
         self.members[0].stream == txn.stream
             && self.members.len() < MEMBERS_MAX
-            && self.data + txn.dirty_bytes.load(Ordering::Relaxed) <= data_max
+            && self.data + txn.dirty_bytes() <= data_max
             && self.log + txn.log_bytes_max() <= log_max
     }
 }

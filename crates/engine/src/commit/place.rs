@@ -3,12 +3,13 @@
 use crate::base::planted::{self, Bug};
 use crate::base::ranges::Placed;
 use crate::base::record::Record;
+use crate::base::sync::MutexGuard;
 use crate::base::types::*;
 use crate::commit::Committer;
 use crate::home::view::Located;
 use crate::overlay::bugs;
 use crate::overlay::objects::{Body, FileLayer, Inode, LayerBody, Over, Page, State, Txn};
-use crate::overlay::txn::take_off;
+use crate::overlay::txn::{fetch_after, take_off};
 use ccfs_device::{SharedBuf, Slice, Write};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -90,8 +91,9 @@ impl PageRun<'_> {
 }
 
 /// Names, "..", and fields of directories.
-fn write_names(body: &Body, out: &mut Vec<u8>) {
-    let mut dirs: Vec<_> = body.entries.iter().collect();
+fn write_names(bodies: &[MutexGuard<Body>], out: &mut Vec<u8>) {
+    let entries = bodies.iter().flat_map(|body| &body.entries);
+    let mut dirs: Vec<_> = entries.collect();
     dirs.sort_by_key(|(dir, _)| **dir);
     for removal in [true, false] {
         for &(&dir, names) in &dirs {
@@ -113,10 +115,11 @@ fn write_names(body: &Body, out: &mut Vec<u8>) {
             }
         }
     }
-    for (&dir, &parent) in &body.parents {
+    for (&dir, &parent) in bodies.iter().flat_map(|body| &body.parents) {
         Record::Parent { dir, parent }.encode(out);
     }
-    let mut fields: Vec<_> = body.dir_fields.iter().collect();
+    let fields = bodies.iter().flat_map(|body| &body.dir_fields);
+    let mut fields: Vec<_> = fields.collect();
     fields.sort_by_key(|(key, _)| **key);
     for (&(ino, field), &value) in fields {
         Record::Dir { ino, field, value }.encode(out);
@@ -129,8 +132,8 @@ pub(crate) type Under<'a> = (&'a Arc<Inode>, &'a State, u64);
 impl Committer {
     /// Places what the transaction allocates and writes down its records.
     pub(crate) fn build(&self, txn: &Arc<Txn>) -> Result<Built> {
-        let files = txn.body.lock().sort_files();
-        let dirty = txn.dirty_bytes.load(Ordering::Relaxed);
+        let files = txn.sort_files();
+        let dirty = txn.dirty_bytes();
         let ordered = txn.progress().barrier.is_some();
         let mut b = Built {
             sums: self.manner().data_needs_proof
@@ -139,50 +142,71 @@ impl Committer {
             ordered,
             ..Built::default()
         };
-        for (_, (inode, layer)) in files.iter() {
-            self.build_file(&mut b, inode, layer)?;
+        // Room for what a new small file becomes: its record and its name, and where its data lies.
+        b.creates.reserve(160 * files.len());
+        b.payload.reserve(40 * files.len());
+        let mut ended = Instant::now();
+        for (at, (_, (inode, layer))) in files.iter().enumerate() {
+            fetch_after(&files, at);
+            self.build_file(&mut b, inode, layer, &mut ended)?;
         }
         // Inodes exist before anything speaks of them.
         let mut payload = std::mem::take(&mut b.creates);
         payload.append(&mut b.payload);
         b.payload = payload;
-        let body = txn.body.lock();
-        write_names(&body, &mut b.payload);
+        let bodies = txn.all_bodies();
+        write_names(&bodies, &mut b.payload);
         for &ino in &b.dead {
             Record::Free { ino }.encode(&mut b.payload);
         }
-        for (&ino, &atime) in &body.atimes {
+        for (&ino, &atime) in bodies.iter().flat_map(|body| &body.atimes) {
             Record::Atime { ino, atime }.encode(&mut b.payload);
         }
-        drop(body);
-        take_off(&txn.blocks.data, b.used + b.unused);
-        txn.blocks.freed.fetch_add(b.replaced, Ordering::Relaxed);
+        drop(bodies);
+        take_off(&txn.counts.blocks.data, b.used + b.unused);
+        txn.counts
+            .blocks
+            .freed
+            .fetch_add(b.replaced, Ordering::Relaxed);
         self.pending_free().add(b.replaced);
         self.space().used(b.used);
         self.space().unreserve(self.image(), b.unused, 0);
         Ok(b)
     }
 
-    /// Writes down what a layer says. Whoever uses the file waits meanwhile, so many pages are placed by the piece.
-    fn build_file(&self, b: &mut Built, inode: &Arc<Inode>, layer: &Arc<FileLayer>) -> Result<()> {
+    /// Writes down what a layer says. Whoever uses the file waits meanwhile, so many pages are placed by the piece. `ended`: when the last piece of any
+    /// file was placed.
+    fn build_file(
+        &self,
+        b: &mut Built,
+        inode: &Arc<Inode>,
+        layer: &Arc<FileLayer>,
+        ended: &mut Instant,
+    ) -> Result<()> {
         let mut next = Some(0);
         let mut goal = None;
         while let Some(from) = next {
-            let st = inode.state.read();
+            let st = inode.state.try_read().unwrap_or_else(|| {
+                let st = inode.state.read();
+                *ended = Instant::now();
+                st
+            });
             let mut body = layer.body.write();
-            let began = Instant::now();
             if body.dead {
                 b.dead.push(inode.ino);
+                *ended = Instant::now();
                 return Ok(());
             }
             if from == 0 {
                 self.build_attributes(b, inode, &st, &mut body);
             }
             next = self.build_content(b, (inode, &st, layer.serial), &mut body, from, &mut goal)?;
-            let stalled = began.elapsed().as_micros() as u64;
-            self.counters()
-                .longest_stall_us
-                .fetch_max(stalled, Ordering::Relaxed);
+            let began = std::mem::replace(ended, Instant::now());
+            let stalled = (*ended - began).as_micros() as u64;
+            let longest = &self.counters().longest_stall_us;
+            if stalled > longest.load(Ordering::Relaxed) {
+                longest.fetch_max(stalled, Ordering::Relaxed);
+            }
         }
         Ok(())
     }

@@ -16,7 +16,7 @@ impl Committer {
         ) {
             let st = inode.state.read();
             let part = |t: &Arc<Txn>| self.durable_part(t, ino, false);
-            last.extend(st.last.iter().filter_map(part));
+            last.extend(st.last.as_deref().and_then(part));
             if let Some(d) = &st.dir {
                 let changes = d.changers.iter().chain(&d.attr_changers);
                 // Each of them is in these lists itself.

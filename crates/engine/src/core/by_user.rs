@@ -28,8 +28,8 @@ impl Core {
         txns.dedup_by_key(|t| t.serial);
         let mut parts: HashMap<u32, u64> = HashMap::new();
         for txn in txns {
-            for (uid, bytes) in &txn.progress().users {
-                *parts.entry(*uid).or_default() += bytes;
+            for (uid, bytes) in txn.users() {
+                *parts.entry(uid).or_default() += bytes;
             }
         }
         let own = parts.get(&uid).copied().unwrap_or(0);

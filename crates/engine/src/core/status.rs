@@ -6,7 +6,6 @@ use ccfs_device::FlashCounters;
 use ccfs_ext4::errors::ErrorFields;
 use serde::Serialize;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Counters since the mount.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -86,13 +85,13 @@ impl StreamStatus {
     pub(crate) fn of(view: &StreamView) -> StreamStatus {
         let running = view.running.as_ref();
         let running = running.filter(|t| t.phase() == Phase::Running);
-        let get = |f: fn(&Txn) -> &AtomicU64| running.map_or(0, |t| f(t).load(Ordering::Relaxed));
+        let get = |f: fn(&Txn) -> u64| running.map_or(0, |t| f(t));
         StreamStatus {
             id: view.id.0,
-            running_operations: get(|t| &t.operations),
-            running_bytes: get(|t| &t.dirty_bytes),
-            running_log_bytes: get(|t| &t.record_bytes) + get(|t| &t.log_only_bytes),
-            avoided_bytes: get(|t| &t.avoided_bytes),
+            running_operations: get(Txn::operations),
+            running_bytes: get(Txn::dirty_bytes),
+            running_log_bytes: get(Txn::log_bytes),
+            avoided_bytes: get(Txn::avoided_bytes),
             age_ms: running.map_or(0, |t| t.started.elapsed().as_millis() as u64),
             committing: view.committing.len() as u64,
             dependencies: dependencies_of(view),

@@ -8,7 +8,6 @@ use crate::base::types::*;
 use crate::core::Core;
 use crate::overlay::objects::Txn;
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 
 /// Events that are kept.
@@ -265,18 +264,19 @@ impl Core {
 }
 
 fn commit_of(txn: &Txn) -> Commit {
+    let (operations, data_bytes) = (txn.operations(), txn.dirty_bytes());
+    let avoided_bytes = txn.avoided_bytes();
     let progress = txn.progress();
     let steps = progress.steps;
     let began = steps.began.unwrap_or(txn.started);
     let total = began.elapsed();
-    let get = |n: &std::sync::atomic::AtomicU64| n.load(Ordering::Relaxed);
     Commit {
         stream: txn.stream,
         id: progress.id,
         cause: progress.claimed.unwrap_or(Cause::Interval),
-        operations: get(&txn.operations),
-        data_bytes: get(&txn.dirty_bytes),
-        avoided_bytes: get(&txn.avoided_bytes),
+        operations,
+        data_bytes,
+        avoided_bytes,
         log_bytes: steps.logged_bytes,
         direct_bytes: steps.direct_bytes,
         age: began.saturating_duration_since(txn.started),

@@ -5,8 +5,8 @@ use crate::base::planted::{self, Bug};
 use crate::base::record::{DirField, Record, Records};
 use crate::base::types::*;
 use crate::home::Home;
-use crate::overlay::objects::{ChangedFile, Inode, Phase, State, Txn};
-use crate::overlay::txn::take_off;
+use crate::overlay::objects::{ChangedFile, Inode, Phase, State, Txn, Written};
+use crate::overlay::txn::{fetch_after, take_off};
 use ccfs_device::{AlignedBuf, SharedBuf};
 use ccfs_ext4::dirent::TYPE_DIR;
 use ccfs_ext4::extent::LBLK_END;
@@ -86,7 +86,7 @@ pub(crate) struct Near {
 
 impl Near {
     fn of(txn: Option<&Txn>) -> Near {
-        let files = txn.map(|txn| txn.body.lock().sorted.clone());
+        let files = txn.map(|txn| txn.files.lock().clone());
         Near {
             files: files.unwrap_or_default(),
             ..Near::default()
@@ -109,6 +109,7 @@ impl Near {
             false => self.files.binary_search_by_key(&ino, |file| file.0).ok()?,
         };
         self.next = at + 1;
+        fetch_after(&self.files, at);
         Some(self.files[at].1.0.clone())
     }
 }
@@ -211,12 +212,11 @@ impl Home {
     /// Executes a transaction's records on the image.
     pub(crate) fn apply_records(&self, a: &mut Applier, txn: &Arc<Txn>) -> Result<()> {
         let (payload, pages, (id, first, last)) = {
-            let mut body = txn.body.lock();
-            (
-                std::mem::take(&mut body.payload),
-                std::mem::take(&mut body.logged_pages),
-                txn.progress().place(),
-            )
+            let Written {
+                payload,
+                logged_pages,
+            } = std::mem::take(&mut *txn.written.lock());
+            (payload, logged_pages, txn.progress().place())
         };
         let pages: HashMap<u64, SharedBuf> = pages.into_iter().collect();
         let part = Part {
@@ -339,7 +339,8 @@ impl Home {
             blocks += run.len;
         }
         if let Some(txn) = live {
-            self.pending_free.sub(take_off(&txn.blocks.freed, blocks));
+            self.pending_free
+                .sub(take_off(&txn.counts.blocks.freed, blocks));
         }
         if self.manner.applies_first {
             self.space.note_trims(&freed);
@@ -387,11 +388,8 @@ impl Home {
             };
             let st = inode.state.read();
             let older = |t: &Arc<Txn>| {
-                t.body
-                    .lock()
-                    .dir_fields
-                    .get(key)
-                    .is_some_and(|v| v.seq < *last)
+                let value = t.body(key.0).dir_fields.get(key).copied();
+                value.is_some_and(|v| v.seq < *last)
             };
             st.dir
                 .as_ref()

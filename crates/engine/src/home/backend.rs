@@ -16,7 +16,7 @@ use crate::base::types::*;
 use crate::core::options::{Limits, Options};
 use crate::home::Home;
 use crate::home::apply::Applier;
-use crate::overlay::objects::{Dependency, Phase, Steps, Txn};
+use crate::overlay::objects::{Dependency, Phase, Steps, Txn, Written};
 use ccfs_device::{Device, SharedBuf, Write};
 use std::sync::Arc;
 use std::time::Instant;
@@ -95,10 +95,10 @@ impl Batch<'_> {
                 1 => 0,
                 _ => Records::new(&part.payload).count() as u64,
             };
-            let mut body = txn.body.lock();
-            body.payload = part.payload;
-            body.logged_pages = part.logged_pages;
-            drop(body);
+            *txn.written.lock() = Written {
+                payload: part.payload,
+                logged_pages: part.logged_pages,
+            };
             let mut progress = txn.progress();
             progress.first_record = first_record;
             progress.last = n + 1 == count;

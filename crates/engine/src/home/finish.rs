@@ -4,7 +4,7 @@ use crate::base::types::*;
 use crate::home::Home;
 use crate::home::recent::Content;
 use crate::overlay::objects::{DirState, FileLayer, Inode, LayerBody, Overlay, State, Txn};
-use crate::overlay::txn::{same, take_off};
+use crate::overlay::txn::{fetch_after, same, take_off};
 use ccfs_image::Mapping;
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -17,10 +17,13 @@ const RECENT_TXN: u64 = 4 << 20;
 impl Home {
     /// The image says now what the transaction's layers said: they go.
     pub(super) fn finish_layers(&self, txn: &Arc<Txn>) -> Result<()> {
-        let mut body = std::mem::take(&mut *txn.body.lock());
+        let body = txn.take_body();
         // As they lie in the image, and mostly in memory. Each layer goes while it is at hand.
-        let files = Arc::unwrap_or_clone(std::mem::take(&mut body.sorted));
-        for (_, (inode, layer)) in files {
+        let files = std::mem::take(&mut *txn.files.lock());
+        let files = Arc::unwrap_or_clone(files);
+        let mut files = files.into_iter();
+        while let Some((_, (inode, layer))) = files.next() {
+            fetch_after(files.as_slice(), 0);
             self.finish_layer(txn, &inode, &layer)?;
         }
         for (ino, inode) in &body.dirs {
@@ -59,22 +62,24 @@ impl Home {
             if left == 0 {
                 return;
             }
-            let mut body = other.body.lock();
+            let mut body = other.body(dir);
             let Some(names) = body.entries.get_mut(&dir) else {
                 continue;
             };
             let most = self.names_blocks(names.added, st.attr.size, state.overlay.bytes());
             let lack = most.saturating_sub(names.metadata).min(left);
-            let more = take_off(&txn.blocks.metadata, lack);
+            let more = take_off(&txn.counts.blocks.metadata, lack);
             names.metadata += more;
-            other.blocks.reserve(0, more);
+            if more > 0 {
+                other.reserve_metadata(more);
+            }
             left -= more;
         }
     }
 
-    /// What the transaction has not used up is everybody's.
+    /// What the transaction has not used up is everybody's. All that its operations have added is gathered.
     pub(crate) fn give_back_blocks(&self, txn: &Txn) {
-        let left = txn.blocks.take();
+        let left = txn.counts.blocks.take();
         self.pending_free.sub(left.freed.into_inner());
         let (data, metadata) = (left.data.into_inner(), left.metadata.into_inner());
         self.space.unreserve(&self.image, data, metadata);
@@ -143,7 +148,7 @@ impl Home {
         let all = inode.direct.load(Ordering::Relaxed)
             && !layer.dead
             && st.attr.size.max(bytes) <= RECENT_FILE
-            && txn.dirty_bytes.load(Ordering::Relaxed) <= RECENT_TXN;
+            && txn.counts.dirty_bytes.load(Ordering::Relaxed) <= RECENT_TXN;
         let wanted = match all {
             true => 0..u64::MAX,
             false if within > 0 && !left => last..last + 1,

@@ -5,7 +5,7 @@ use crate::home::Home;
 use crate::overlay::objects::{Inode, State};
 use ccfs_ext4::Error;
 use ccfs_ext4::inode::{FLAG_DIRSYNC, FLAG_SYNC};
-use ccfs_image::{FastMap, InodeAttr, Wait, shard_of};
+use ccfs_image::{Apart, FastMap, InodeAttr, Wait, shard_of};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -16,18 +16,13 @@ const SHARD_INODES_MAX: usize = 1024;
 /// Inodes in memory. One that has layers, or that somebody holds, stays; the others can go at any time, but for who wrote last:
 /// pages that are mapped can be written back later.
 pub struct Inodes {
-    shards: Vec<Padded<Shard>>,
+    shards: Vec<Apart<Mutex<Shard>>>,
     refs: Arc<References>,
     /// Where the next inode begins to number its operations.
     epochs: AtomicU64,
     /// One of those that were in memory has FLAG_SYNC or FLAG_DIRSYNC.
     synchronous: AtomicBool,
 }
-
-/// On a cache line of its own.
-#[derive(Default)]
-#[repr(align(128))]
-struct Padded<T>(Mutex<T>);
 
 /// Numbers that an inode takes at once.
 const EPOCH: u64 = 1 << 24;
@@ -91,7 +86,7 @@ impl Shard {
 impl Inodes {
     pub fn new(refs: Arc<References>) -> Self {
         Inodes {
-            shards: (0..SHARDS).map(|_| Padded::default()).collect(),
+            shards: (0..SHARDS).map(|_| Apart::default()).collect(),
             refs,
             epochs: AtomicU64::new(EPOCH),
             synchronous: AtomicBool::new(false),
@@ -116,7 +111,7 @@ impl Inodes {
     }
 
     fn shard(&self, ino: Ino) -> &Mutex<Shard> {
-        &self.shards[shard_of(ino, SHARDS)].0
+        &self.shards[shard_of(ino, SHARDS)]
     }
 
     /// A number for an operation on a directory whose lock the caller holds: above those of all earlier ones on it, also of ones
@@ -152,7 +147,7 @@ impl Inodes {
 
 /// Counts of the kernel's references.
 pub struct References {
-    shards: Vec<Padded<Counts>>,
+    shards: Vec<Apart<Mutex<Counts>>>,
 }
 
 /// The kernel can know every inode of a volume, so a count is small; one that does not fit says `u32::MAX`, and is in `large`.
@@ -190,12 +185,12 @@ impl Counts {
 impl References {
     pub fn new() -> Self {
         References {
-            shards: (0..SHARDS).map(|_| Padded::default()).collect(),
+            shards: (0..SHARDS).map(|_| Apart::default()).collect(),
         }
     }
 
     fn shard(&self, ino: Ino) -> &Mutex<Counts> {
-        &self.shards[shard_of(ino, SHARDS)].0
+        &self.shards[shard_of(ino, SHARDS)]
     }
 
     pub fn add(&self, ino: Ino, count: u64) {

@@ -23,7 +23,6 @@ use crate::overlay::objects::{Dependency, Draft, Inode, LayerBody, Over, Phase, 
 use ccfs_ext4::Error;
 use ccfs_image::{InodeAttr, Wait};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 impl Operations {
     /// Is the file open O_ATOMIC, and has it a draft with something in it?
@@ -108,23 +107,10 @@ impl Operations {
         let mut body = std::mem::take(&mut *draft.layer.body.write());
         planted::also(Bug::AtomicHoles, || body.holes = Default::default());
         body.remap = true;
-        op.txn.blocks.take_over(draft.txn.blocks.take());
         self.drafts().sub(draft.uid, draft.txn.memory());
         let layer = op.layer(inode, st);
         self.dirty().sub(LAYER_BYTES); // counted with the draft
-        let moved = [
-            (&op.txn.dirty_bytes, &draft.txn.dirty_bytes),
-            (&op.txn.record_bytes, &draft.txn.record_bytes),
-            (&op.txn.log_only_bytes, &draft.txn.log_only_bytes),
-            (&op.txn.avoided_bytes, &draft.txn.avoided_bytes),
-        ];
-        for (to, from) in moved {
-            to.fetch_add(from.load(Ordering::Relaxed), Ordering::Relaxed);
-        }
-        let users = std::mem::take(&mut draft.txn.progress().users);
-        for (uid, bytes) in users {
-            op.txn.progress().count(uid, bytes as i64);
-        }
+        op.take_over(&draft.txn);
         *layer.body.write() = body;
         op.set_writer(inode, st);
         op.capture(inode, st);
@@ -184,14 +170,14 @@ impl Operations {
             return errno(libc::EDQUOT);
         }
         let memory = (draft.uid, draft.txn.memory());
-        let Some(number) = draft.txn.join(&[], expected, self.limits().txn_log_bytes) else {
+        let Some(place) = draft.txn.join(&[], expected, self.limits().txn_log_bytes) else {
             return errno(libc::EDQUOT);
         };
         if !draft.changed {
             draft.changed = true;
             self.dirty().add(LAYER_BYTES);
         }
-        Ok(self.op_of_draft(draft.txn.clone(), number, memory, reservation, expected))
+        Ok(self.op_of_draft(draft.txn.clone(), place, memory, reservation, expected))
     }
 
     /// A page that the kernel wrote back from a mapping could not be taken in.
@@ -214,6 +200,8 @@ impl Operations {
         let remaps = pages.values();
         let remaps = remaps.filter(|p| p.over == Over::Block { reserved: true });
         self.space().remaps.sub(remaps.count() as u64);
+        // Nobody seals it, and waits for it.
+        draft.txn.gather();
         self.give_back_blocks(&draft.txn);
         self.drafts().sub(draft.uid, draft.txn.memory());
         st.attr = InodeAttr {

@@ -2,22 +2,21 @@
 use crate::base::types::*;
 use crate::operation::Operations;
 use crate::overlay::dependencies::of_removal;
+use crate::overlay::objects::Inode;
 use ccfs_image::Wait;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::AcqRel;
 
 impl Operations {
-    /// Inodes without a name and a user, which could not be freed while the group was open.
-    pub(crate) fn free_nameless(&self, touched: &[Ino]) {
-        for ino in touched {
-            let Some(inode) = self.inodes().peek(*ino) else {
-                continue;
-            };
-            let nameless = {
-                let st = inode.state.read();
-                st.attr.nlink == 0 && !st.dead
-            };
-            if nameless && !self.refs().any(*ino) {
-                self.forget(*ino, 0);
+    /// Inodes without a name and a user, which could not be freed while the group was open. The number of one that it had made can be another's by now.
+    pub(crate) fn free_nameless(&self, touched: &[Arc<Inode>]) {
+        for inode in touched {
+            let now = self.inodes().peek(inode.ino);
+            let is_it = now.is_some_and(|now| Arc::ptr_eq(&now, inode));
+            if is_it && inode.state.read().attr.nlink == 0 && !self.is_stopped() {
+                self.forgetting.fetch_add(1, AcqRel);
+                self.free_unused(inode);
+                self.forgetting.fetch_sub(1, AcqRel);
             }
         }
     }
@@ -68,20 +67,25 @@ impl Operations {
         }) else {
             return;
         };
+        self.free_unused(&inode);
+    }
+
+    /// This very inode, if it has no name and nobody refers to it.
+    fn free_unused(&self, inode: &Arc<Inode>) {
         let mut st = inode.state.write();
-        if st.dead || st.attr.nlink != 0 || self.refs().any(ino) {
+        if st.dead || st.attr.nlink != 0 || self.refs().any(inode.ino) {
             return;
         }
         let stream = match &st.last {
             Some(t) if t.phase() == crate::overlay::objects::Phase::Running => t.entry(),
             _ => SYSTEM_STREAM,
         };
-        let deps = of_removal(&inode, &st);
+        let deps = of_removal(inode, &st);
         // Where an open group is in the way, its end brings us here again.
         let Ok(op) = self.begin(stream, self.reserve_if_free(0), deps) else {
             return;
         };
-        op.kill(&inode, &mut st);
+        op.kill(inode, &mut st);
     }
 
     pub fn remember(&self, ino: Ino, count: u64) {

@@ -13,7 +13,7 @@ use crate::base::wait_point::WaitPoint;
 use crate::operation::Operations;
 use crate::operation::refusal::{Refusal, Tried};
 use crate::operation::turn::Room;
-use crate::overlay::objects::{Dependency, Phase, State, Txn, Undo};
+use crate::overlay::objects::{Dependency, Inode, Phase, State, Txn, Undo};
 use crate::overlay::stream::Sizes;
 use ccfs_ext4::Error;
 use ccfs_ext4::inode::FLAG_APPEND;
@@ -78,6 +78,10 @@ pub enum NameChange {
 
 /// Told of every abort, by the thread that did it. It must not wait for operations of the volume.
 pub type AbortListener = Box<dyn Fn(Aborted) + Send + Sync>;
+
+fn numbers(inodes: &[Arc<Inode>]) -> Vec<Ino> {
+    inodes.iter().map(|inode| inode.ino).collect()
+}
 
 impl Operations {
     pub(crate) fn sizes(&self, expected: u64) -> Sizes<'_> {
@@ -226,10 +230,10 @@ impl Operations {
     pub fn group_changes(&self, id: StreamId) -> Result<GroupChanges> {
         let txn = self.streams().group(id);
         let txn = txn.ok_or(Error::Errno(libc::ECANCELED))?;
-        let inodes = self.touched(&txn);
-        let body = txn.body.lock();
+        let inodes = numbers(&self.touched(&txn));
+        let bodies = txn.all_bodies();
         let mut names = Vec::new();
-        for (dir, changed) in &body.entries {
+        for (dir, changed) in bodies.iter().flat_map(|body| &body.entries) {
             for (name, change) in &changed.changes {
                 let kind = match (change.fresh, change.value) {
                     (true, None) => continue,
@@ -394,25 +398,28 @@ impl Operations {
     }
 
     /// Inodes that a group has touched.
-    fn touched(&self, txn: &Txn) -> Vec<Ino> {
-        let body = txn.body.lock();
-        let mut all: Vec<Ino> = body.files.keys().chain(body.dirs.keys()).copied().collect();
+    pub(crate) fn touched(&self, txn: &Txn) -> Vec<Arc<Inode>> {
+        let bodies = txn.all_bodies();
+        let dirs = bodies.iter().flat_map(|body| body.dirs.values());
+        let mut all: Vec<Arc<Inode>> = dirs.cloned().collect();
+        drop(bodies);
         // Somebody may commit it already.
-        all.extend(body.sorted.iter().map(|(ino, _)| *ino));
-        all.sort_unstable();
-        all.dedup();
+        all.extend(txn.file_inodes());
+        all.sort_unstable_by_key(|inode| inode.ino);
+        all.dedup_by_key(|inode| inode.ino);
         all
     }
 
     fn report(&self, txn: &Txn) -> Aborted {
-        let inodes = self.touched(txn);
-        let body = txn.body.lock();
+        let inodes = numbers(&self.touched(txn));
+        let bodies = txn.all_bodies();
         let mut names: Vec<(Ino, Vec<u8>)> = Vec::new();
-        for (dir, changed) in &body.entries {
+        for (dir, changed) in bodies.iter().flat_map(|body| &body.entries) {
             names.extend(changed.changes.keys().map(|name| (*dir, name.to_vec())));
         }
         names.sort();
-        let mut dirs: Vec<Ino> = body.dirs.keys().copied().collect();
+        let dirs = bodies.iter().flat_map(|body| body.dirs.keys());
+        let mut dirs: Vec<Ino> = dirs.copied().collect();
         dirs.sort_unstable();
         let group = txn.group.as_ref();
         Aborted {

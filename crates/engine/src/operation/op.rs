@@ -9,14 +9,15 @@ use crate::operation::Operations;
 use crate::operation::refusal::Tried;
 use crate::operation::reservation::Reservation;
 use crate::overlay::inode::LAYER_BYTES;
+use crate::overlay::joined::Joined;
 use crate::overlay::objects::{
-    Dependency, EntryChange, FileLayer, Inode, Over, Overlay, Page, State, Txn,
+    Body, Dependency, EntryChange, FileLayer, Inode, Over, Overlay, Page, State, Sums, Txn, TxnRef,
 };
-use crate::overlay::txn::take_off;
+use crate::overlay::parts::Place;
+use crate::overlay::txn::{minus, plus};
 use hashbrown::hash_map::Entry;
 use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// Names, attributes and links of one operation in the log, at most (two names of 255 bytes, five inodes), bytes.
 const RECORDS_BYTES_MAX: u64 = 2048;
@@ -24,11 +25,25 @@ const RECORDS_BYTES_MAX: u64 = 2048;
 /// Extents that an inode has room for.
 const OWN_EXTENTS: u64 = 4;
 
+/// A name that an operation sets or removes.
+struct NewEntry {
+    name: Name,
+    /// There was none before.
+    fresh: bool,
+    value: Option<(Ino, u8)>,
+    /// There is one more.
+    adds: bool,
+    /// Blocks of metadata reserved for it.
+    own: u64,
+    /// The directory's size, and what all its names need that are not in it yet, bytes.
+    size: u64,
+    waiting: u64,
+}
+
 pub(crate) struct Op<'v> {
     pub vol: &'v Operations,
-    pub txn: Arc<Txn>,
-    /// Which operation of its transaction it is.
-    pub number: u64,
+    pub txn: Joined,
+    pub place: Place,
     pub now: Time,
     /// No blocks of metadata are reserved for it.
     pub short: bool,
@@ -38,9 +53,9 @@ pub(crate) struct Op<'v> {
     spare: Cell<u64>,
     /// What the transaction counts for it until it ends.
     expected: u64,
-    /// Whose share it takes, and by how many dirty bytes.
+    /// Whose share it takes.
     uid: u32,
-    dirty: Cell<i64>,
+    sums: Sums,
     /// It changes a draft of that user, which took so much memory before, bytes.
     draft: Option<(u32, u64)>,
 }
@@ -48,7 +63,7 @@ pub(crate) struct Op<'v> {
 impl Op<'_> {
     /// For an inode that it makes: another one than those of the number's earlier inodes.
     pub fn generation(&self) -> u32 {
-        let unique = self.txn.serial << 32 ^ self.number;
+        let unique = self.txn.serial << 32 ^ self.place.number;
         let mixed = (unique ^ unique >> 31).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         self.vol.generation.wrapping_add((mixed >> 32) as u32)
     }
@@ -63,9 +78,24 @@ impl Op<'_> {
     /// Reserved blocks of metadata that the transaction has no use for, after all.
     pub fn give_back(&self, metadata: u64) {
         if metadata > 0 {
-            take_off(&self.txn.blocks.metadata, metadata);
+            minus(&self.sums.metadata, metadata);
             self.vol.space().unreserve(self.vol.image(), 0, metadata);
         }
+    }
+
+    /// What a draft's transaction has counted is this one's. Nobody changes the draft any more.
+    pub fn take_over(&self, draft: &Txn) {
+        let (sums, users) = draft.give_up();
+        self.sums.add(&sums);
+        let mut progress = self.txn.progress();
+        for (uid, bytes) in users {
+            progress.users.count(uid, bytes);
+        }
+    }
+
+    /// One block more is reserved for its data.
+    pub fn count_remap(&self) {
+        plus(&self.sums.data, 1);
     }
 
     /// What is reserved for a write of blocks `[from, to)`. Where that goes on from the transaction's last write the two are one
@@ -107,18 +137,11 @@ impl Op<'_> {
         if let Some(top) = st.layers.last().filter(|l| l.serial == self.txn.serial) {
             return top.clone();
         }
-        let layer = Arc::new(FileLayer {
-            serial: self.txn.serial,
-            body: Default::default(),
-        });
+        let layer = Arc::new(FileLayer::new(self.txn.serial));
         st.layers.push(layer.clone());
-        self.txn
-            .body
-            .lock()
-            .files
-            .insert(inode.ino, (inode.clone(), layer.clone()));
-        self.txn.record_bytes.fetch_add(400, Ordering::Relaxed);
-        self.add_dirty(LAYER_BYTES);
+        self.txn.add_file(self.place.number, inode, &layer);
+        self.count_bytes(400);
+        plus(&self.sums.held, LAYER_BYTES);
         layer
     }
 
@@ -139,7 +162,7 @@ impl Op<'_> {
             if let Some(group) = &self.txn.group {
                 group.undo.lock().last_was(inode.ino, &st.last);
             }
-            st.last = Some(self.txn.clone());
+            st.last = Some(self.txn.reference().clone());
         }
     }
 
@@ -174,42 +197,42 @@ impl Op<'_> {
 
     /// Keeps an inode in memory until the transaction is applied.
     fn pin(&self, inode: &Arc<Inode>) {
-        self.txn.body.lock().pin(inode);
+        self.txn.body(inode.ino).pin(inode);
     }
 
     /// Sets a field of a directory's inode; `st.attr` has the new value already.
     pub fn dir_field(&self, inode: &Arc<Inode>, st: &mut State, field: DirField) {
-        self.dir_fields(inode, st, &[field]);
+        st.dir().changed_by(&self.txn);
+        let mut body = self.txn.body(inode.ino);
+        body.pin(inode);
+        let fresh = self.note_fields(&mut body, inode.ino, st, &[field]);
+        drop(body);
+        self.count_fields(fresh);
     }
 
-    fn dir_fields(&self, inode: &Arc<Inode>, st: &mut State, fields: &[DirField]) {
-        st.dir().changed_by(&self.txn);
+    /// Gives how many of them the transaction has not set yet.
+    fn note_fields(&self, body: &mut Body, ino: Ino, st: &mut State, fields: &[DirField]) -> u64 {
         let mut fresh = 0;
-        let mut body = self.txn.body.lock();
-        body.pin(inode);
         for &field in fields {
             let (value, nanos) = field.of(&st.attr);
             let seq = self.vol.inodes().next_seq(st);
             let value = DirValue { seq, value, nanos };
-            let known = body.dir_fields.insert((inode.ino, field), value);
+            let known = body.dir_fields.insert((ino, field), value);
             fresh += u64::from(known.is_none());
         }
-        drop(body);
+        fresh
+    }
+
+    fn count_fields(&self, fresh: u64) {
         if fresh > 0 {
             self.vol.dir_fields().add(fresh);
-            self.txn.fields.fetch_add(fresh, Ordering::Relaxed);
+            plus(&self.sums.fields, fresh);
             self.count_bytes(32 * fresh);
         }
     }
 
-    /// Times of a directory whose entries changed.
-    pub fn dir_changed(&self, inode: &Arc<Inode>, st: &mut State) {
-        st.attr.mtime = self.now;
-        st.attr.ctime = self.now;
-        self.dir_fields(inode, st, &[DirField::Mtime, DirField::Ctime]);
-    }
-
-    /// Sets or removes a name. `before`: what the name was.
+    /// Sets or removes a name, and the times of its directory. `before`: what the name was. Other threads may want the transaction's body, so
+    /// it is locked once for both.
     pub fn set_entry(
         &self,
         dir: &Arc<Inode>,
@@ -218,6 +241,27 @@ impl Op<'_> {
         before: Option<(Ino, u8)>,
         value: Option<(Ino, u8)>,
     ) {
+        let entry = self.overlay_entry(dir, st, name, before, value);
+        st.attr.mtime = self.now;
+        st.attr.ctime = self.now;
+        let mut body = self.txn.body(dir.ino);
+        let unused = self.note_entry(&mut body, dir, entry);
+        let times = [DirField::Mtime, DirField::Ctime];
+        let fresh = self.note_fields(&mut body, dir.ino, st, &times);
+        drop(body);
+        self.give_back(unused);
+        self.count_fields(fresh);
+    }
+
+    /// Whoever looks the name up finds the new value.
+    fn overlay_entry(
+        &self,
+        dir: &Arc<Inode>,
+        st: &mut State,
+        name: &[u8],
+        before: Option<(Ino, u8)>,
+        value: Option<(Ino, u8)>,
+    ) -> NewEntry {
         let state = st.dir();
         if let Some(group) = &self.txn.group {
             let over = state.overlay.get(name).map(|o| o.txn.clone());
@@ -229,19 +273,31 @@ impl Op<'_> {
         };
         let over = Overlay {
             value,
-            txn: self.txn.clone(),
+            txn: self.txn.reference().clone(),
         };
         let cookie = |name: &[u8]| self.vol.image().cookie_of(name);
         state.overlay.insert(name.clone(), over, cookie);
         state.changed_by(&self.txn);
-        self.txn
-            .record_bytes
-            .fetch_add(24 + name.len() as u64, Ordering::Relaxed);
+        self.count_bytes(24 + name.len() as u64);
         // A name that is there gets its new value in its place.
         let adds = before.is_none() && value.is_some();
         let own = if adds { self.assign(ENTRY_BLOCKS) } else { 0 };
-        let (size, waiting) = (st.attr.size, st.dir().overlay.bytes());
-        let mut body = self.txn.body.lock();
+        NewEntry {
+            name,
+            fresh: before.is_none(),
+            value,
+            adds,
+            own,
+            size: st.attr.size,
+            waiting: st.dir().overlay.bytes(),
+        }
+    }
+
+    /// The transaction says so. Gives the blocks of metadata that it has no use for.
+    fn note_entry(&self, body: &mut Body, dir: &Arc<Inode>, entry: NewEntry) -> u64 {
+        let NewEntry {
+            name, value, adds, ..
+        } = entry;
         body.pin(dir);
         let names = body.entries.entry(dir.ino).or_default();
         let change = names.changes.entry(name);
@@ -249,7 +305,7 @@ impl Op<'_> {
             Entry::Occupied(known) => Some((known.get().fresh, known.get().added)),
             Entry::Vacant(_) => None,
         };
-        let (fresh, was_added) = known.unwrap_or((before.is_none(), false));
+        let (fresh, was_added) = known.unwrap_or((entry.fresh, false));
         // However often a name changes, one record says what it is in the end; of one that came and went there is none.
         let added = (was_added || adds) && !(fresh && value.is_none());
         change.insert(EntryChange {
@@ -258,11 +314,12 @@ impl Op<'_> {
             added,
         });
         names.added = names.added + u64::from(added) - u64::from(was_added);
-        let most = self.vol.names_blocks(names.added, size, waiting);
-        let unused = (names.metadata + own).saturating_sub(most);
-        names.metadata = names.metadata + own - unused;
-        drop(body);
-        self.give_back(unused);
+        let most = self
+            .vol
+            .names_blocks(names.added, entry.size, entry.waiting);
+        let unused = (names.metadata + entry.own).saturating_sub(most);
+        names.metadata = names.metadata + entry.own - unused;
+        unused
     }
 
     /// Moves a directory under another parent.
@@ -273,24 +330,17 @@ impl Op<'_> {
         }
         st.parent = Some(parent);
         self.pin(dir);
-        self.txn.body.lock().parents.insert(dir.ino, parent);
+        self.txn.body(dir.ino).parents.insert(dir.ino, parent);
     }
 
     /// Access time: no promise covers it, so it makes no dependencies.
     pub fn set_atime(&self, inode: &Arc<Inode>, st: &State) {
         self.count_run();
         self.pin(inode);
-        self.txn.body.lock().atimes.insert(inode.ino, st.attr.atime);
-    }
-
-    fn add_dirty(&self, bytes: u64) {
-        self.vol.dirty().add(bytes);
-        self.dirty.set(self.dirty.get() + bytes as i64);
-    }
-
-    fn sub_dirty(&self, bytes: u64) {
-        self.vol.dirty().sub(bytes);
-        self.dirty.set(self.dirty.get() - bytes as i64);
+        self.txn
+            .body(inode.ino)
+            .atimes
+            .insert(inode.ino, st.attr.atime);
     }
 
     /// Puts a page into the layer, replacing one of the same transaction.
@@ -299,13 +349,11 @@ impl Op<'_> {
         let log_only = matches!(page.over, Over::Block { reserved: false })
             && self.vol.manner().logs_overwrites;
         if layer.body.write().pages.insert(lblk, page).is_none() {
-            self.add_dirty(bytes);
-            self.txn.dirty_bytes.fetch_add(bytes, Ordering::Relaxed);
-            self.txn.record_bytes.fetch_add(48, Ordering::Relaxed);
+            plus(&self.sums.held, bytes);
+            plus(&self.sums.dirty, bytes);
+            self.count_bytes(48);
             if log_only {
-                self.txn
-                    .log_only_bytes
-                    .fetch_add(bytes + 32, Ordering::Relaxed);
+                plus(&self.sums.log_only, bytes + 32);
             }
         }
     }
@@ -321,8 +369,8 @@ impl Op<'_> {
         body.no_split |= self.no_split;
         body.pages.extend(pages);
         drop(body);
-        self.add_dirty(bytes);
-        self.txn.dirty_bytes.fetch_add(bytes, Ordering::Relaxed);
+        plus(&self.sums.held, bytes);
+        plus(&self.sums.dirty, bytes);
         self.count_bytes(48 * count);
     }
 
@@ -346,17 +394,15 @@ impl Op<'_> {
         body.prealloc.remove(from, to);
         drop(body);
         if bytes > 0 {
-            self.sub_dirty(bytes);
-            self.txn.dirty_bytes.fetch_sub(bytes, Ordering::Relaxed);
-            self.txn
-                .log_only_bytes
-                .fetch_sub(log_only, Ordering::Relaxed);
+            minus(&self.sums.held, bytes);
+            minus(&self.sums.dirty, bytes);
+            minus(&self.sums.log_only, log_only);
             self.avoided(bytes);
             self.vol.tuned().spared.add(bytes);
         }
         self.vol.space().remaps.sub(remap);
         if fresh + remap > 0 {
-            take_off(&self.txn.blocks.data, fresh + remap);
+            minus(&self.sums.data, fresh + remap);
             self.vol
                 .space()
                 .unreserve(self.vol.image(), fresh + remap, 0);
@@ -366,14 +412,14 @@ impl Op<'_> {
 
     /// Blocks that the transaction frees.
     pub fn count_freed(&self, blocks: u64) {
-        self.txn.blocks.freed.fetch_add(blocks, Ordering::Relaxed);
+        plus(&self.sums.freed, blocks);
         self.vol.pending_free().add(blocks);
     }
 
     /// Accepted data that need not be written any more.
     pub fn avoided(&self, bytes: u64) {
         self.vol.counters().avoided_bytes.add(bytes);
-        self.txn.avoided_bytes.fetch_add(bytes, Ordering::Relaxed);
+        plus(&self.sums.avoided, bytes);
     }
 
     /// A hole or a preallocated run more to write down.
@@ -383,7 +429,7 @@ impl Op<'_> {
 
     /// Bytes more for the log.
     pub fn count_bytes(&self, bytes: u64) {
-        self.txn.record_bytes.fetch_add(bytes, Ordering::Relaxed);
+        plus(&self.sums.record, bytes);
     }
 
     /// Frees an inode that has no name and no user. True: it was created by this very transaction and leaves no trace.
@@ -394,9 +440,10 @@ impl Op<'_> {
         let created_here = layer.body.read().created.is_some();
         if created_here {
             st.layers.pop();
-            self.sub_dirty(LAYER_BYTES);
+            minus(&self.sums.held, LAYER_BYTES);
             self.give_back(layer.body.read().metadata);
-            let fields = self.txn.body.lock().forget_inode(inode.ino);
+            self.txn.forget_file(&layer);
+            let fields = self.txn.body(inode.ino).forget_inode(inode.ino);
             if let Some(group) = &self.txn.group {
                 group.undo.lock().forget_inode(inode.ino);
             }
@@ -431,8 +478,9 @@ impl Drop for Op<'_> {
             // Half of an operation must not be committed (C2).
             self.vol.stop("an operation panicked");
         }
+        self.vol.dirty().change(self.sums.held.get());
         self.txn
-            .end_operation(self.expected, self.uid, self.dirty.get());
+            .end_operation(self.place.number, self.expected, self.uid, &self.sums);
         if let Some((uid, before)) = self.draft {
             let more = self.txn.memory().wrapping_sub(before);
             self.vol.drafts().add(uid, more);
@@ -477,19 +525,18 @@ impl Operations {
         let txn = accepted.txn;
         let (short, no_split) = (reservation.short, reservation.no_split);
         let (data, metadata) = reservation.hand_over();
-        txn.blocks.reserve(data, metadata);
         self.counters().operations.add(1);
         Ok(Op {
             vol: self,
             txn,
-            number: accepted.number,
+            place: accepted.place,
             now: self.held(time.unwrap_or_else(clock::now)),
             short,
             no_split,
             spare: Cell::new(metadata),
             expected,
             uid,
-            dirty: Cell::new(0),
+            sums: Sums::of(data, metadata),
             draft: None,
         })
     }
@@ -498,26 +545,25 @@ impl Operations {
     pub(crate) fn op_of_draft(
         &self,
         txn: Arc<Txn>,
-        number: u64,
+        place: Place,
         memory: (u32, u64),
         reservation: Reservation<'_>,
         expected: u64,
     ) -> Op<'_> {
         let (short, no_split) = (reservation.short, reservation.no_split);
         let (data, metadata) = reservation.hand_over();
-        txn.blocks.reserve(data, metadata);
         self.counters().operations.add(1);
         Op {
             vol: self,
-            txn,
-            number,
+            txn: Joined::alone(TxnRef::new(txn)),
+            place,
             now: self.held(clock::now()),
             short,
             no_split,
             spare: Cell::new(metadata),
             expected,
             uid: memory.0,
-            dirty: Cell::new(0),
+            sums: Sums::of(data, metadata),
             draft: Some(memory),
         }
     }

@@ -18,11 +18,12 @@ use crate::overlay::txn::same;
 use ccfs_ext4::dirent::TYPE_DIR;
 use ccfs_ext4::inode::{LINK_MAX, is_dir};
 use ccfs_image::InodeAttr;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// A transaction that something may still have to come after.
-fn unapplied(txn: Option<Arc<Txn>>) -> Option<Arc<Txn>> {
-    txn.filter(|t| t.phase() != Phase::Applied)
+fn unapplied<T: AsRef<Txn>>(txn: Option<T>) -> Option<T> {
+    txn.filter(|t| t.as_ref().phase() != Phase::Applied)
 }
 
 impl Operations {
@@ -34,12 +35,17 @@ impl Operations {
         let stale = self.abort_listener.lock().is_some();
         // While nobody applies, what is applied and what is not does not change.
         let applier = self.applier().lock();
-        let mut body = std::mem::take(&mut *txn.body.lock());
+        let body = txn.take_body();
         let mut undo = group.undo.lock().taken();
         // Held until all parents are what they were: whoever moves a directory looks at them under it, before he locks them.
         let moves = (!undo.parents.is_empty()).then(|| self.moves.lock());
         let mut inodes: Vec<Arc<Inode>> = body.dirs.values().cloned().collect();
-        inodes.extend(body.files.values().map(|(inode, _)| inode.clone()));
+        let files = txn.take_files();
+        let mut layers: HashMap<Ino, Arc<FileLayer>> = HashMap::new();
+        for (inode, layer) in files {
+            layers.insert(inode.ino, layer);
+            inodes.push(inode);
+        }
         inodes.sort_by_key(|i| i.ino);
         inodes.dedup_by_key(|i| i.ino);
         let mut locked: Vec<RwLockWriteGuard<State>> =
@@ -48,7 +54,7 @@ impl Operations {
         let result = self.or_stop("an abort", || {
             let mut result = Ok(());
             for (inode, st) in inodes.iter().zip(&mut locked) {
-                let layer = body.files.remove(&inode.ino).map(|(_, layer)| layer);
+                let layer = layers.remove(&inode.ino);
                 let done = self.undo_inode(&applier, txn, (inode, st), layer, &mut undo, &body);
                 st.stale_pages += u32::from(stale && st.is_file() && !st.dead);
                 result = result.and(done);
@@ -230,7 +236,7 @@ impl Operations {
             };
             let mut best = (applied, None);
             for other in st.dir.iter().flat_map(|d| &d.changers) {
-                let value = other.body.lock().dir_fields.get(&(ino, field)).copied();
+                let value = other.body(ino).dir_fields.get(&(ino, field)).copied();
                 if let Some(value) = value.filter(|v| v.seq > best.0) {
                     best = (value.seq, Some(value));
                 }

@@ -1,7 +1,8 @@
 //! Dependencies: which transactions an operation comes after (C5; docs/design/engine.md, "Transactions").
 use crate::base::cause::Rule;
 use crate::base::planted::{self, Bug};
-use crate::overlay::objects::{Dependency, Inode, State};
+use crate::base::types::StreamId;
+use crate::overlay::objects::{Dependency, Inode, State, TxnRef};
 
 /// What the removal or replacement of an inode's name comes after (C5).
 pub(crate) fn of_removal(inode: &Inode, st: &State) -> Vec<Dependency> {
@@ -36,9 +37,19 @@ pub(crate) fn of_dir(dir: &Inode, st: &State) -> Vec<Dependency> {
         .last
         .iter()
         .filter(|_| !planted::is(Bug::DependencyCreation));
-    let all = creation.chain(rights);
+    let all = creation.map(|last| &**last).chain(rights);
     all.map(|t| Dependency::new(t, Rule::Directory, dir.ino))
         .collect()
+}
+
+/// As `of_inode`, of an operation of `stream`: what that stream has changed comes before it in any case, and to name it would count one more
+/// owner of a transaction that all of the stream's threads have to do with.
+pub(crate) fn of_inode_to(stream: StreamId, inode: &Inode, st: &State) -> Option<Dependency> {
+    let own = |t: &TxnRef| t.stream == stream && t.group.is_none();
+    match st.last.as_ref().is_some_and(own) {
+        true => None,
+        false => of_inode(inode, st),
+    }
 }
 
 /// What a change of an inode comes after: its last change, of a directory its creation (C5).

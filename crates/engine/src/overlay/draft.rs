@@ -10,10 +10,7 @@ impl Draft {
         Box::new(Draft {
             base,
             txn: Arc::new(Txn::new(serial, SYSTEM_STREAM, Dependencies::default())),
-            layer: Arc::new(FileLayer {
-                serial,
-                body: Default::default(),
-            }),
+            layer: Arc::new(FileLayer::new(serial)),
             changed: false,
             uid,
             lost: None,

@@ -1,7 +1,7 @@
 //! Inodes in memory: the current state, and the layers that transactions have put over the image.
 use crate::base::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::base::types::*;
-use crate::overlay::objects::{DirState, Inode, LayerBody, Phase, State, Txn};
+use crate::overlay::objects::{DirState, Inode, LayerBody, Phase, State, Txn, TxnRef};
 use ccfs_ext4::Error;
 use ccfs_ext4::inode::{S_IFDIR, S_IFLNK, S_IFREG, file_type};
 use ccfs_image::{InodeAttr, Lblk, Wait};
@@ -57,7 +57,7 @@ impl State {
     }
     /// Pages that the kernel writes back are to be dropped: they hold what a group that is taken back had written.
     pub fn is_being_dropped(&self) -> bool {
-        let condemned = |t: &Arc<Txn>| t.group.as_ref().is_some_and(|g| g.is_condemned());
+        let condemned = |t: &TxnRef| t.group.as_ref().is_some_and(|g| g.is_condemned());
         // Content of a file that is open O_ATOMIC is no group's.
         self.draft.is_none() && (self.stale_pages > 0 || self.last.as_ref().is_some_and(condemned))
     }

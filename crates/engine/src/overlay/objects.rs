@@ -11,11 +11,13 @@ use crate::base::sync::{Condvar, Mutex, RwLock};
 use crate::base::types::*;
 use crate::overlay::names::{Change, Names};
 use ccfs_device::{SharedBuf, Ticket};
-use ccfs_image::{FastMap, InodeAttr, Lblk};
+use ccfs_image::{Apart, FastMap, InodeAttr, Lblk};
 use smallvec::SmallVec;
+use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
+use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU8, AtomicU32, AtomicU64};
 use std::time::{Duration, Instant};
 
 /// Unpublished content of a file that is open O_ATOMIC.
@@ -100,13 +102,41 @@ pub struct LayerBody {
 /// A transaction's changes to one inode. Immutable once the transaction is sealed and quiet, but for `placed`.
 pub struct FileLayer {
     pub serial: u64,
+    /// Its place among the transaction's files: number in a part, times so many, and the part. The number may change while the part's lock
+    /// is not held.
+    pub(super) at: AtomicU32,
     pub body: RwLock<LayerBody>,
+}
+
+/// A transaction, as a thread that is in it hands it on to what it changes there. Its owners are counted for that thread alone: all threads of a
+/// stream have the transaction, and would change one count at every turn.
+#[derive(Clone)]
+#[allow(clippy::redundant_allocation)] // for its count
+pub struct TxnRef(Arc<Arc<Txn>>);
+
+impl TxnRef {
+    pub fn new(txn: Arc<Txn>) -> TxnRef {
+        TxnRef(Arc::new(txn))
+    }
+}
+
+impl Deref for TxnRef {
+    type Target = Arc<Txn>;
+    fn deref(&self) -> &Arc<Txn> {
+        &self.0
+    }
+}
+
+impl AsRef<Txn> for TxnRef {
+    fn as_ref(&self) -> &Txn {
+        self
+    }
 }
 
 /// A name changed by a transaction that is not applied.
 pub struct Overlay {
     pub value: Option<(Ino, u8)>,
-    pub txn: Arc<Txn>,
+    pub txn: TxnRef,
 }
 
 impl Change for Overlay {
@@ -133,7 +163,7 @@ pub struct DirState {
 pub struct State {
     pub attr: InodeAttr,
     /// Last transaction that touched it and is not applied (C5). For directories: the one that created it.
-    pub last: Option<Arc<Txn>>,
+    pub last: Option<TxnRef>,
     /// Oldest first.
     pub layers: SmallVec<[Arc<FileLayer>; 1]>,
     /// Differs from the image.
@@ -227,21 +257,41 @@ pub struct Blocks {
 /// An inode, and what a transaction changes in it.
 pub type ChangedFile = (Arc<Inode>, Arc<FileLayer>);
 
-/// What a transaction changes. Emptied when it was applied.
+/// What a transaction changes in some directories, and times of access. Emptied when it was applied.
 #[derive(Default)]
 pub struct Body {
-    pub files: FastMap<Ino, ChangedFile>,
-    /// From commit on they are here instead, by number: those that were made together lie together in memory.
-    pub sorted: Arc<Vec<(Ino, ChangedFile)>>,
     pub dirs: FastMap<Ino, Arc<Inode>>,
     pub dir_fields: FastMap<(Ino, DirField), DirValue>,
     pub entries: FastMap<Ino, NameChanges>,
     pub parents: FastMap<Ino, Ino>,
     pub atimes: FastMap<Ino, (i64, u32)>,
+}
+
+/// What a commit has made of a transaction.
+#[derive(Default)]
+pub struct Written {
     /// The encoded records, from commit to apply.
     pub payload: Vec<u8>,
     /// Whole contents of blocks that went through the log, by physical block.
     pub logged_pages: Vec<(u64, SharedBuf)>,
+}
+
+/// What an operation adds to its transaction, or removes, all at once when it ends. Until then what is expected of it stands for it, which is as
+/// much or more but in rare cases.
+#[derive(Default)]
+pub struct Sums {
+    /// Bytes of pages.
+    pub dirty: Cell<i64>,
+    /// Memory that its user is answerable for, bytes: these pages, and layers.
+    pub held: Cell<i64>,
+    pub log_only: Cell<i64>,
+    pub record: Cell<i64>,
+    pub avoided: Cell<i64>,
+    pub fields: Cell<i64>,
+    /// Of [`Blocks`].
+    pub data: Cell<i64>,
+    pub metadata: Cell<i64>,
+    pub freed: Cell<i64>,
 }
 
 /// Another transaction that something has to come after, and why (C5).
@@ -276,13 +326,15 @@ pub struct Steps {
     pub direct_bytes: u64,
 }
 
+/// Users, and the dirty bytes that operations of theirs have added. Of very many users the others count for the last one.
+#[derive(Default)]
+pub struct Users(pub Vec<(u32, i64)>);
+
 /// Bookkeeping of the commit.
 #[derive(Default)]
 pub struct Progress {
-    /// Accepted operations that have not ended.
-    pub active: u32,
-    /// Users whose operations it has, and the dirty bytes that those added, until it is applied. Of very many users the others count for the last one.
-    pub users: Vec<(u32, u64)>,
+    /// Of its operations, as far as it is not in its parts, until it is applied.
+    pub users: Users,
     pub deps: Dependencies,
     /// Somebody commits it, for this reason.
     pub claimed: Option<Cause>,
@@ -302,47 +354,89 @@ pub struct Progress {
     pub last: bool,
 }
 
+/// Of a transaction. A stream's threads are few.
+pub(super) const PARTS: usize = 4;
+
+/// What the operations of some threads have to do with a transaction (`parts`).
+#[derive(Default)]
+pub struct Part(pub(super) Apart<Cells>);
+
+#[derive(Default)]
+pub(super) struct Cells {
+    pub inside: Mutex<Inside>,
+    /// Accepted operations that have not ended. Changed under the lock.
+    pub active: AtomicU32,
+}
+
+#[derive(Default)]
+pub(super) struct Inside {
+    /// What those that have ended have added. What is held is of user `uid`.
+    pub sums: Sums,
+    pub uid: u32,
+    /// How many were accepted, ever.
+    pub operations: u64,
+    /// Bytes of the log that those which have not ended may need at most.
+    pub expected: i64,
+    /// No more is expected and added here, bytes of the log, without a look at the other parts.
+    pub bound: i64,
+    /// Bytes of pages that the others have not been told of.
+    pub untold: i64,
+    /// The inodes that they have made layers of, until the commit. Each layer knows its place.
+    pub files: Vec<ChangedFile>,
+}
+
 pub struct Txn {
     /// Unique in this mount, rising.
     pub serial: u64,
     pub stream: StreamId,
     pub started: Instant,
     pub(super) phase: AtomicU8,
-    pub operations: AtomicU64,
-    /// Bytes of pages held.
-    pub dirty_bytes: AtomicU64,
-    /// Bytes that must go through the log, because no block is reserved for them.
-    pub log_only_bytes: AtomicU64,
-    /// Estimate of record bytes.
-    pub record_bytes: AtomicU64,
-    /// What accepted operations that have not ended may add to the two above at most.
-    pub expected_bytes: AtomicU64,
-    /// Data of its operations that need not be written, because later ones of it overwrote or removed them.
-    pub avoided_bytes: AtomicU64,
-    /// Fields of directories that it sets.
-    pub fields: AtomicU64,
     /// It was sealed because the log takes no larger one.
     pub full: AtomicBool,
     /// The watermark has passed it.
     pub(super) covered: AtomicBool,
     /// It is an atomic group: `stream` is where it gets its place, when it is committed.
     pub group: Option<Box<Group>>,
-    pub blocks: Blocks,
-    pub body: Mutex<Body>,
-    pub(super) progress: Mutex<Progress>,
+    pub counts: Counts,
+    pub(super) parts: [Part; PARTS],
+    /// Bytes of pages that its parts have told of.
+    pub(super) told_bytes: AtomicI64,
+    /// The inodes that it has layers of, from commit on, by number: those that were made together lie together in memory. Emptied when it was
+    /// applied.
+    pub files: Mutex<Arc<Vec<(Ino, ChangedFile)>>>,
+    /// By inode number: threads that work in different directories do not wait for each other.
+    pub(super) bodies: [Apart<Mutex<Body>>; PARTS],
+    pub written: Mutex<Written>,
+    pub(super) progress: Apart<Mutex<Progress>>,
     pub(super) changed: Condvar,
+}
+
+/// What the operations of a transaction have added up, as far as it is not in its parts: all of it when none of them runs any more.
+#[derive(Default)]
+pub struct Counts {
+    /// Bytes of pages held.
+    pub dirty_bytes: AtomicU64,
+    /// Bytes that must go through the log, because no block is reserved for them.
+    pub log_only_bytes: AtomicU64,
+    /// Estimate of record bytes.
+    pub record_bytes: AtomicU64,
+    /// Data of its operations that need not be written, because later ones of it overwrote or removed them.
+    pub avoided_bytes: AtomicU64,
+    /// Fields of directories that it sets.
+    pub fields: AtomicU64,
+    pub blocks: Blocks,
 }
 
 /// What a name was before the group: its value, and the transaction that gave it, if that was not applied.
 pub struct Before {
     pub value: Option<(Ino, u8)>,
-    pub txn: Option<Arc<Txn>>,
+    pub txn: Option<TxnRef>,
 }
 
 /// What the group replaced and no layer holds.
 #[derive(Default)]
 pub struct Undo {
-    pub last: HashMap<Ino, Option<Arc<Txn>>>,
+    pub last: HashMap<Ino, Option<TxnRef>>,
     pub xattr_last: HashMap<Ino, Option<Arc<Txn>>>,
     pub writers: HashMap<Ino, StreamId>,
     /// A directory's parent, and the transaction that moved it there, if that was not applied.

@@ -1,9 +1,9 @@
 //! Streams and acceptance (ccfs paper, sections 3.2 and 3.5; hard spots of dependencies: docs/design/engine.md, "Transactions").
 //!
-//! Acceptance is one instant: under its running transaction's lock an operation that already holds the locks of its objects joins
-//! that transaction. Nothing of it is shared with other streams. What concerns several transactions (a new one, sealing, a dependency on
+//! Acceptance is one instant: under the lock of a part of its running transaction an operation that already holds the locks of its objects joins
+//! that transaction (`parts`). Nothing of it is shared with other streams. What concerns several transactions (a new one, sealing, a dependency on
 //! one that still runs) happens under one mutex.
-//! Order of locks: that mutex, the shard of a stream, a transaction's progress.
+//! Order of locks: that mutex, the shard of a stream, a transaction's list of files, its parts, its progress.
 use crate::base::cause::Rule;
 use crate::base::fate::{Limit, Reason};
 use crate::base::planted::{self, Bug};
@@ -11,11 +11,14 @@ use crate::base::share::{self, ByUser};
 use crate::base::sync::{Mutex, MutexGuard};
 use crate::base::types::StreamId;
 use crate::overlay::bugs;
-use crate::overlay::objects::{Dependency, Group, Phase, Txn};
+use crate::overlay::joined::{self, Joined, StreamsId};
+use crate::overlay::objects::{Dependency, Group, Phase, Txn, TxnRef};
+use crate::overlay::parts::Place;
 use crate::overlay::txn::DEP_BYTES;
+use ccfs_image::Apart;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 #[derive(Default)]
@@ -72,14 +75,13 @@ pub struct Sizes<'v> {
 
 const SHARDS: u64 = 64;
 
-/// Running transactions of some streams, on a cache line of their own.
-#[derive(Default)]
-#[repr(align(128))]
-struct Running(Mutex<HashMap<StreamId, Arc<Txn>>>);
+/// Running transactions of some streams.
+type Running = Mutex<HashMap<StreamId, Arc<Txn>>>;
 
 pub struct Streams {
+    id: StreamsId,
     /// Changed only under the mutex.
-    running: Vec<Running>,
+    running: Vec<Apart<Running>>,
     inner: Mutex<Inner>,
     /// How many groups there are, for whoever wants to know it often.
     groups: AtomicUsize,
@@ -87,9 +89,8 @@ pub struct Streams {
 
 /// An operation's place.
 pub struct Accepted {
-    pub txn: Arc<Txn>,
-    /// Which operation of the transaction it is.
-    pub number: u64,
+    pub txn: Joined,
+    pub place: Place,
     /// The stream's transaction before was sealed because it was full.
     pub sealed_full: bool,
 }
@@ -105,8 +106,10 @@ pub struct StreamView {
 impl Streams {
     pub fn new() -> Self {
         // Ids below 16 are the engine's.
+        static NEXT: AtomicU64 = AtomicU64::new(0);
         Streams {
-            running: (0..SHARDS).map(|_| Running::default()).collect(),
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            running: (0..SHARDS).map(|_| Apart::default()).collect(),
             inner: Mutex::new(Inner {
                 next_stream: 16,
                 ..Inner::default()
@@ -124,7 +127,7 @@ impl Streams {
     }
 
     fn shard(&self, stream: StreamId) -> MutexGuard<'_, HashMap<StreamId, Arc<Txn>>> {
-        self.running[(stream.0 % SHARDS) as usize].0.lock()
+        self.running[(stream.0 % SHARDS) as usize].lock()
     }
 
     fn running(&self, stream: StreamId) -> Option<Arc<Txn>> {
@@ -144,7 +147,7 @@ impl Streams {
     /// All but the atomic groups.
     fn all_running(&self) -> Vec<Arc<Txn>> {
         let shards = self.running.iter();
-        let all = shards.flat_map(|s| s.0.lock().values().cloned().collect::<Vec<_>>());
+        let all = shards.flat_map(|s| s.lock().values().cloned().collect::<Vec<_>>());
         all.filter(|t| t.group.is_none()).collect()
     }
 
@@ -190,7 +193,8 @@ impl Streams {
         deps: impl Iterator<Item = Dependency>,
         sizes: &Sizes,
     ) -> Result<Accepted, Refused> {
-        let txn = self.running(stream);
+        let txn =
+            joined::last_of(self.id, stream).or_else(|| self.running(stream).map(TxnRef::new));
         let own = txn.as_ref().map_or(0, |t| t.serial);
         // A dependency on `own` needs nothing, also when `own` is sealed by now: the stream's next transaction comes after it anyway.
         let needed = |t: &Dependency| {
@@ -205,11 +209,11 @@ impl Streams {
             return self.accept_in_group(txn, deps, sizes);
         }
         if let Some(txn) = txn
-            && let Some(number) = txn.join(&deps, sizes.expected, sizes.log)
+            && let Some(place) = txn.join(&deps, sizes.expected, sizes.log)
         {
             return Ok(Accepted {
-                txn,
-                number,
+                txn: Joined::of_stream(txn, self.id),
+                place,
                 sealed_full: false,
             });
         }
@@ -218,7 +222,7 @@ impl Streams {
 
     fn accept_in_group(
         &self,
-        txn: Option<Arc<Txn>>,
+        txn: Option<TxnRef>,
         deps: Vec<Dependency>,
         sizes: &Sizes,
     ) -> Result<Accepted, Refused> {
@@ -227,14 +231,13 @@ impl Streams {
         let uid = txn.group.as_ref().map_or(0, |g| g.uid);
         let (memory, own) = inner.held_by_groups(uid, Txn::memory);
         let (memory, own) = (memory + sizes.drafts.all(), own + sizes.drafts.of(uid));
-        let fields = |t: &Txn| t.fields.load(Ordering::Relaxed);
-        let (all_fields, own_fields) = inner.held_by_groups(uid, fields);
+        let (all_fields, own_fields) = inner.held_by_groups(uid, Txn::fields);
         let dep_bytes = txn.progress().deps.bytes() + deps.len() as u64 * DEP_BYTES;
         let limit = if txn.log_bytes_max() + dep_bytes + sizes.expected > sizes.log {
             Some((Limit::Log, sizes.log))
         } else if !share::fits(sizes.groups, uid, own, memory) {
             Some((Limit::Memory, sizes.groups))
-        } else if fields(&txn) > sizes.fields
+        } else if txn.fields() > sizes.fields
             // Where all of them together reach the volume's limit, others would wait for their end.
             || !share::fits(2 * sizes.fields, uid, own_fields, all_fields)
         {
@@ -254,10 +257,10 @@ impl Streams {
             self.seal_one(&mut inner, &dep.txn);
         }
         // Only its end keeps it from taking one more.
-        let number = txn.join(&deps, sizes.expected, u64::MAX);
+        let place = txn.join(&deps, sizes.expected, u64::MAX);
         Ok(Accepted {
-            number: number.ok_or(Refused::Cancelled)?,
-            txn,
+            place: place.ok_or(Refused::Cancelled)?,
+            txn: Joined::alone(txn),
             sealed_full: false,
         })
     }
@@ -284,10 +287,10 @@ impl Streams {
         for dep in &deps {
             self.seal_one(&mut inner, &dep.txn);
         }
-        let number = txn.join(&deps, expected, u64::MAX);
+        let place = txn.join(&deps, expected, u64::MAX);
         Accepted {
-            number: number.expect("nobody else seals it, and all dependencies are sealed"),
-            txn,
+            place: place.expect("nobody else seals it, and all dependencies are sealed"),
+            txn: Joined::of_stream(TxnRef::new(txn), self.id),
             sealed_full: full.is_some(),
         }
     }

@@ -10,35 +10,38 @@
 //! * T3 The body is changed only by accepted operations (under their objects' locks) and, after the last of them ended, by the one commit.
 use crate::base::cause::Rule;
 use crate::base::record::DirField;
-use crate::base::sync::{Condvar, Mutex, MutexGuard};
+use crate::base::sync::{Condvar, Mutex, MutexGuard, RwLock};
 use crate::base::types::{Ino, StreamId};
 use crate::overlay::objects::{
-    Blocks, Body, ChangedFile, Dependencies, Dependency, Group, Inode, Phase, Progress, Txn,
+    Blocks, Body, ChangedFile, Counts, Dependencies, Dependency, FileLayer, Group, Inode, PARTS,
+    Phase, Progress, Sums, Txn, Users,
 };
-use ccfs_device::Ticket;
+use ccfs_device::{Ticket, fetch_early};
+use ccfs_image::Apart;
+use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
 
 impl Body {
+    /// What `more` says of other inodes.
+    fn add(&mut self, more: Body) {
+        self.dirs.extend(more.dirs);
+        self.dir_fields.extend(more.dir_fields);
+        self.entries.extend(more.entries);
+        self.parents.extend(more.parents);
+        self.atimes.extend(more.atimes);
+    }
+
     /// Keeps an inode in memory until the transaction is applied.
     pub fn pin(&mut self, inode: &Arc<Inode>) {
         let known = self.dirs.entry(inode.ino);
         known.or_insert_with(|| inode.clone());
     }
 
-    /// The files by number; nothing adds to them any more.
-    pub fn sort_files(&mut self) -> Arc<Vec<(Ino, ChangedFile)>> {
-        let mut files: Vec<_> = std::mem::take(&mut self.files).into_iter().collect();
-        files.sort_unstable_by_key(|(ino, _)| *ino);
-        self.sorted = Arc::new(files);
-        self.sorted.clone()
-    }
-
     /// An inode that this transaction made and freed: nothing is said about it, as no record may name what never exists.
     /// Returns how many fields of a directory that were.
     pub fn forget_inode(&mut self, ino: Ino) -> u64 {
-        self.files.remove(&ino);
         self.dirs.remove(&ino);
         self.entries.remove(&ino);
         self.parents.remove(&ino);
@@ -50,13 +53,23 @@ impl Body {
     }
 }
 
-impl Blocks {
-    /// So many more are reserved.
-    pub fn reserve(&self, data: u64, metadata: u64) {
-        add(&self.data, data);
-        add(&self.metadata, metadata);
+impl FileLayer {
+    pub fn new(serial: u64) -> FileLayer {
+        FileLayer {
+            serial,
+            at: AtomicU32::new(0),
+            body: RwLock::default(),
+        }
     }
 
+    /// Under the lock of the part that it is in.
+    pub(super) fn note_place(&self, at: usize) {
+        // A transaction has not so many files: each has a part of the dirty limit.
+        self.at.store(at as u32, Ordering::Relaxed);
+    }
+}
+
+impl Blocks {
     /// What is there is somebody else's from now on.
     pub fn take(&self) -> Blocks {
         let all = |n: &AtomicU64| AtomicU64::new(n.swap(0, Ordering::Relaxed));
@@ -66,18 +79,15 @@ impl Blocks {
             freed: all(&self.freed),
         }
     }
-
-    /// Those of `other` come to these.
-    pub fn take_over(&self, other: Blocks) {
-        self.reserve(other.data.into_inner(), other.metadata.into_inner());
-        add(&self.freed, other.freed.into_inner());
-    }
 }
 
-/// Not even a locked instruction where there is nothing to add.
-fn add(to: &AtomicU64, n: u64) {
-    if n > 0 {
-        to.fetch_add(n, Ordering::Relaxed);
+/// For who goes through a transaction's files, which nobody has touched for a while, and is at number `at`: a later one is on its way into
+/// the caches meanwhile.
+pub fn fetch_after(files: &[(Ino, ChangedFile)], at: usize) {
+    const AHEAD: usize = 3;
+    if let Some((_, (inode, layer))) = files.get(at + AHEAD) {
+        fetch_early(&**inode);
+        fetch_early(&**layer);
     }
 }
 
@@ -96,6 +106,26 @@ impl Dependency {
             inode,
         }
     }
+}
+
+impl Sums {
+    /// So many blocks are reserved for the operation.
+    pub fn of(data: u64, metadata: u64) -> Sums {
+        let sums = Sums::default();
+        sums.data.set(data as i64);
+        sums.metadata.set(metadata as i64);
+        sums
+    }
+}
+
+/// To a sum that only its operation sees.
+pub fn plus(sum: &Cell<i64>, n: u64) {
+    sum.set(sum.get() + n as i64);
+}
+
+/// From such a sum.
+pub fn minus(sum: &Cell<i64>, n: u64) {
+    sum.set(sum.get() - n as i64);
 }
 
 /// Bytes of a record for each transaction that it comes after.
@@ -148,22 +178,26 @@ impl FromIterator<Dependency> for Dependencies {
 /// Users of a transaction that are told apart.
 const USERS_MAX: usize = 16;
 
-impl Progress {
+impl Users {
     /// An operation of user `uid` has added so many dirty bytes.
     pub fn count(&mut self, uid: u32, dirty: i64) {
-        let at = self.users.iter().position(|u| u.0 == uid);
+        if dirty == 0 {
+            return;
+        }
+        let at = self.0.iter().position(|u| u.0 == uid);
         let at = match at {
             Some(at) => at,
-            None if self.users.len() < USERS_MAX => {
-                self.users.push((uid, 0));
-                self.users.len() - 1
+            None if self.0.len() < USERS_MAX => {
+                self.0.push((uid, 0));
+                self.0.len() - 1
             }
             None => USERS_MAX - 1,
         };
-        let bytes = &mut self.users[at].1;
-        *bytes = bytes.saturating_add_signed(dirty);
+        self.0[at].1 += dirty;
     }
+}
 
+impl Progress {
     /// The transactions that it keeps.
     fn take_others(&mut self) -> Vec<Arc<Txn>> {
         let deps = self.deps.all.drain(..).map(|dep| dep.txn);
@@ -198,19 +232,16 @@ impl Txn {
             stream,
             started: Instant::now(),
             phase: AtomicU8::new(Phase::Running as u8),
-            operations: AtomicU64::new(0),
-            dirty_bytes: AtomicU64::new(0),
-            log_only_bytes: AtomicU64::new(0),
-            record_bytes: AtomicU64::new(0),
-            expected_bytes: AtomicU64::new(0),
-            avoided_bytes: AtomicU64::new(0),
-            fields: AtomicU64::new(0),
             full: AtomicBool::new(false),
             covered: AtomicBool::new(false),
             group: None,
-            blocks: Blocks::default(),
-            body: Mutex::default(),
-            progress: Mutex::new(progress),
+            counts: Counts::default(),
+            parts: Default::default(),
+            told_bytes: AtomicI64::new(0),
+            files: Mutex::default(),
+            bodies: Default::default(),
+            written: Mutex::default(),
+            progress: Apart(Mutex::new(progress)),
             changed: Condvar::new(),
         }
     }
@@ -234,14 +265,8 @@ impl Txn {
     }
 
     /// A group that takes no more.
-    fn is_ended_group(&self) -> bool {
+    pub(super) fn is_ended_group(&self) -> bool {
         self.group.as_ref().is_some_and(|g| !g.is_open())
-    }
-
-    /// Memory that it holds, roughly, bytes: pages, and layers and names by what they need in the log.
-    pub fn memory(&self) -> u64 {
-        let load = |n: &AtomicU64| n.load(Ordering::Relaxed);
-        load(&self.dirty_bytes) + 3 * load(&self.record_bytes)
     }
 
     pub fn phase(&self) -> Phase {
@@ -274,12 +299,38 @@ impl Txn {
         self.covered.store(true, Ordering::Release);
     }
 
+    /// Where it says what it changes in this inode, if that is a directory, and in its names.
+    pub fn body(&self, ino: Ino) -> MutexGuard<'_, Body> {
+        self.bodies[ino as usize % PARTS].lock()
+    }
+
+    /// All that it says.
+    pub fn all_bodies(&self) -> [MutexGuard<'_, Body>; PARTS] {
+        std::array::from_fn(|n| self.bodies[n].lock())
+    }
+
+    /// All that it says; it says nothing any more.
+    pub fn take_body(&self) -> Body {
+        let mut all = Body::default();
+        for body in &mut self.all_bodies() {
+            all.add(std::mem::take(body));
+        }
+        all
+    }
+
     pub fn progress(&self) -> MutexGuard<'_, Progress> {
         self.progress.lock()
     }
 
     /// Moves on; wakes whoever waits.
     pub fn set_phase(&self, phase: Phase) {
+        match self.phase() {
+            Phase::Running => self.without_joins(|| self.move_on(phase)),
+            _ => self.move_on(phase),
+        }
+    }
+
+    fn move_on(&self, phase: Phase) {
         let mut progress = self.progress.lock();
         assert!(self.phase() <= phase, "a transaction never goes back");
         self.phase.store(phase as u8, Ordering::Release);
@@ -291,53 +342,9 @@ impl Txn {
         self.changed.notify_all();
     }
 
-    /// Most bytes that it can need in the log.
-    pub fn log_bytes_max(&self) -> u64 {
-        let sum = [
-            &self.record_bytes,
-            &self.log_only_bytes,
-            &self.expected_bytes,
-        ];
-        sum.iter().map(|n| n.load(Ordering::Relaxed)).sum()
-    }
-
-    /// Accepts an operation that comes after `dependencies`, and counts what it may need of the log; gives its number. `None`, and nothing
-    /// done: it takes no more (a log of `limit` bytes), or one of `dependencies` still runs.
-    pub fn join(&self, deps: &[Dependency], expected: u64, limit: u64) -> Option<u64> {
-        let mut progress = self.progress.lock();
-        let most = self.log_bytes_max() + progress.deps.bytes() + deps.len() as u64 * DEP_BYTES;
-        let full = most.saturating_add(expected) > limit;
-        let running = |t: &Txn| t.phase() == Phase::Running;
-        if full || !running(self) || self.is_ended_group() || deps.iter().any(|t| running(&t.txn)) {
-            return None;
-        }
-        for dep in deps {
-            progress.deps.add(dep);
-        }
-        progress.active += 1;
-        self.expected_bytes.fetch_add(expected, Ordering::Relaxed);
-        Some(self.operations.fetch_add(1, Ordering::Relaxed))
-    }
-
-    /// An accepted operation of user `uid` has ended, which added so many dirty bytes (or removed them).
-    pub fn end_operation(&self, expected: u64, uid: u32, dirty: i64) {
-        self.expected_bytes.fetch_sub(expected, Ordering::Relaxed);
-        let mut progress = self.progress.lock();
-        if dirty != 0 {
-            progress.count(uid, dirty);
-        }
-        progress.active -= 1;
-        if progress.active == 0 {
-            self.changed.notify_all();
-        }
-    }
-
-    /// Waits until the accepted operations of a sealed transaction ended.
-    pub fn wait_quiet(&self) {
-        let mut progress = self.progress.lock();
-        while progress.active > 0 {
-            self.changed.wait(&mut progress);
-        }
+    /// So many blocks of metadata more are reserved for it, which may still run.
+    pub fn reserve_metadata(&self, n: u64) {
+        self.counts.blocks.metadata.fetch_add(n, Ordering::Relaxed);
     }
 
     /// Waits for a phase at least `phase` (failure included).
@@ -388,8 +395,8 @@ impl Txn {
 }
 
 /// Is this the same transaction?
-pub fn same(a: &Option<Arc<Txn>>, b: &Txn) -> bool {
-    a.as_ref().is_some_and(|t| t.serial == b.serial)
+pub fn same(a: &Option<impl AsRef<Txn>>, b: &Txn) -> bool {
+    a.as_ref().is_some_and(|t| t.as_ref().serial == b.serial)
 }
 
 #[cfg(test)]
@@ -429,7 +436,8 @@ mod tests {
         let group = Txn::new(1, StreamId(1), Dependencies::default());
         for round in 0..100 {
             let applied = deps(10_000 + round * 1000, Phase::Applied);
-            assert_eq!(group.join(&applied, 0, 1 << 20), Some(round));
+            assert!(group.join(&applied, 0, 1 << 20).is_some());
+            assert_eq!(group.operations(), round + 1);
         }
         assert!(group.progress().deps.len() < 3000);
         let durable = deps(1_000_000, Phase::Durable);

@@ -1,11 +1,11 @@
 //! What an open group has replaced and no layer holds, so that it can be taken back.
 use crate::base::name::Name;
 use crate::base::types::*;
-use crate::overlay::objects::{Before, Txn, Undo};
+use crate::overlay::objects::{Before, Txn, TxnRef, Undo};
 use std::sync::Arc;
 
 impl Undo {
-    pub fn last_was(&mut self, ino: Ino, last: &Option<Arc<Txn>>) {
+    pub fn last_was(&mut self, ino: Ino, last: &Option<TxnRef>) {
         self.last.entry(ino).or_insert_with(|| last.clone());
     }
     pub fn xattr_last_was(&mut self, ino: Ino, last: &Option<Arc<Txn>>) {
@@ -25,7 +25,7 @@ impl Undo {
         dir: Ino,
         name: &[u8],
         value: Option<(Ino, u8)>,
-        txn: Option<Arc<Txn>>,
+        txn: Option<TxnRef>,
     ) {
         let names = self.names.entry(dir).or_default();
         let name = Name::from(name);
@@ -52,7 +52,10 @@ impl Undo {
 
     /// The transaction that changed an inode (or a directory's xattrs) last before the group.
     pub fn before(&self, ino: Ino, xattrs: bool) -> Option<Arc<Txn>> {
-        let all = if xattrs { &self.xattr_last } else { &self.last };
-        all.get(&ino).cloned().flatten()
+        if xattrs {
+            return self.xattr_last.get(&ino).cloned().flatten();
+        }
+        let last = self.last.get(&ino).and_then(Option::as_deref);
+        last.cloned()
     }
 }

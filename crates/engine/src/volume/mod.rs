@@ -2,6 +2,8 @@
 mod background;
 mod mount;
 #[cfg(test)]
+mod nameless_tests;
+#[cfg(test)]
 mod reserved_tests;
 mod status;
 
