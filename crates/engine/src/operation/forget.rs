@@ -1,21 +1,22 @@
 //! The kernel forgets inodes: those without a name are freed.
 use crate::base::types::*;
 use crate::operation::Operations;
+use crate::operation::refusal::Refusal;
 use crate::overlay::dependencies::of_removal;
-use crate::overlay::objects::Inode;
+use crate::overlay::objects::{Inode, Phase};
 use ccfs_image::Wait;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::AcqRel;
 
 impl Operations {
-    /// Inodes without a name and a user, which could not be freed while the group was open. The number of one that it had made can be another's by now.
-    pub(crate) fn free_nameless(&self, touched: &[Arc<Inode>]) {
-        for inode in touched {
+    /// Those of `inodes` that have no name and no user, after the end of a group. The number of one that it had made can be another's by now.
+    pub(crate) fn free_nameless(&self, inodes: Vec<Arc<Inode>>) {
+        for inode in inodes {
             let now = self.inodes().peek(inode.ino);
-            let is_it = now.is_some_and(|now| Arc::ptr_eq(&now, inode));
+            let is_it = now.is_some_and(|now| Arc::ptr_eq(&now, &inode));
             if is_it && inode.state.read().attr.nlink == 0 && !self.is_stopped() {
                 self.forgetting.fetch_add(1, AcqRel);
-                self.free_unused(inode);
+                self.free_unused(&inode);
                 self.forgetting.fetch_sub(1, AcqRel);
             }
         }
@@ -70,22 +71,28 @@ impl Operations {
         self.free_unused(&inode);
     }
 
-    /// This very inode, if it has no name and nobody refers to it.
+    /// This very inode, if it has no name and nobody refers to it. Where an open group is in the way, its end does it.
     fn free_unused(&self, inode: &Arc<Inode>) {
         let mut st = inode.state.write();
-        if st.dead || st.attr.nlink != 0 || self.refs().any(inode.ino) {
-            return;
+        while !st.dead && st.attr.nlink == 0 && !self.refs().any(inode.ino) {
+            let last = st.last.as_deref().cloned();
+            let last = last.filter(|t| t.phase() == Phase::Running);
+            let stream = last.as_ref().map_or(SYSTEM_STREAM, |t| t.entry());
+            let deps = of_removal(inode, &st);
+            let in_the_way = match self.begin(stream, self.reserve_if_free(0), deps) {
+                Ok(op) => {
+                    op.kill(inode, &mut st);
+                    return;
+                }
+                Err(Refusal::Blocked(txn)) => Some(txn),
+                // The group that has changed it last takes no more.
+                Err(_) => last,
+            };
+            match in_the_way.as_ref().and_then(|txn| txn.group.as_ref()) {
+                Some(group) if !group.leave_to_end(inode) => {}
+                _ => return,
+            }
         }
-        let stream = match &st.last {
-            Some(t) if t.phase() == crate::overlay::objects::Phase::Running => t.entry(),
-            _ => SYSTEM_STREAM,
-        };
-        let deps = of_removal(inode, &st);
-        // Where an open group is in the way, its end brings us here again.
-        let Ok(op) = self.begin(stream, self.reserve_if_free(0), deps) else {
-            return;
-        };
-        op.kill(inode, &mut st);
     }
 
     pub fn remember(&self, ino: Ino, count: u64) {

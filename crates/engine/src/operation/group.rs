@@ -156,12 +156,10 @@ impl Operations {
                 false => libc::ECANCELED,
             }));
         };
-        let touched = self.touched(&txn);
         if let Some(group) = &txn.group {
             *group.undo.lock() = Undo::default();
-            group.announce_end();
+            self.free_nameless(group.announce_end());
         }
-        self.free_nameless(&touched);
         let unclaimed = |d: &Dependency| d.txn.progress().claimed.is_none();
         planted::also(Bug::GroupClaimed, || txn.progress().deps.retain(unclaimed));
         if durable {
@@ -269,7 +267,7 @@ impl Operations {
         }
         let number = self.count_abort();
         txn.wait_quiet();
-        let touched = self.touched(txn);
+        let mut nameless = self.touched(txn);
         let mut report = self.report(txn);
         let guard = self.stop_on_panic("an abort");
         // Others wait for the end of the group, and it for who applies: a checkpoint goes at its own pace only while nobody waits.
@@ -279,10 +277,11 @@ impl Operations {
         self.streams().drop_group(txn);
         txn.set_phase(Phase::Failed);
         if let Some(group) = &txn.group {
-            group.announce_end();
+            nameless.extend(group.announce_end());
         }
         undone?;
-        self.free_nameless(&touched);
+        // What it had given a name, or had freed, has none again.
+        self.free_nameless(nameless);
         let listener = self.abort_listener();
         if let Some(listener) = listener {
             report.inodes.sort_unstable();

@@ -2,7 +2,7 @@
 use crate::base::fate::{Fate, Reason};
 use crate::base::sync::{Condvar, Mutex};
 use crate::base::types::*;
-use crate::overlay::objects::Group;
+use crate::overlay::objects::{Group, Inode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
@@ -47,15 +47,29 @@ impl Group {
         Some(self.spoilt.load(Ordering::Acquire)).filter(|e| *e != 0)
     }
 
-    pub fn announce_end(&self) {
-        *self.ended.lock() = true;
+    /// Gives what its end is to free.
+    pub fn announce_end(&self) -> Vec<Arc<Inode>> {
+        let mut ended = self.ended.lock();
+        ended.has = true;
+        let nameless = std::mem::take(&mut ended.nameless);
+        drop(ended);
         self.end.notify_all();
+        nameless.into_values().collect()
+    }
+
+    /// An inode that nobody knows any more, and that the group keeps from being freed, is for its end. False: it has ended.
+    pub fn leave_to_end(&self, inode: &Arc<Inode>) -> bool {
+        let mut ended = self.ended.lock();
+        if !ended.has {
+            ended.nameless.insert(inode.ino, inode.clone());
+        }
+        !ended.has
     }
 
     /// Waits for its end, not longer than `limit`.
     pub fn wait_end(&self, limit: Duration) {
         let mut ended = self.ended.lock();
-        if !*ended {
+        if !ended.has {
             self.end.wait_for(&mut ended, limit);
         }
     }

@@ -45,8 +45,16 @@ pub struct Group {
     /// It is taken back when it is open so long, for that reason.
     pub deadline: Option<(Instant, Reason)>,
     pub undo: Mutex<Undo>,
-    pub(super) ended: Mutex<bool>,
+    pub(super) ended: Mutex<Ended>,
     pub(super) end: Condvar,
+}
+
+/// Whether a group has ended, and what is to be done then.
+#[derive(Default)]
+pub struct Ended {
+    pub(super) has: bool,
+    /// Inodes that nobody knows any more, which could not be freed while it was open.
+    pub(super) nameless: HashMap<Ino, Arc<Inode>>,
 }
 
 /// A page (file system block) that a transaction wrote: whole content, and which bytes of it are new.

@@ -1,10 +1,10 @@
-//! Inodes without a name that nobody has opened yet are not for whoever frees what a group has left without one.
+//! Inodes without a name, and groups: what nobody has opened yet is not for the end of a group, and what the group kept from being freed is.
 use super::Volume;
 use crate::base::types::*;
 use crate::core::options::Options;
 use ccfs_disks::MemoryDevice;
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 
 fn volume() -> Arc<Volume> {
     let dir = tempfile::tempdir().unwrap();
@@ -41,11 +41,114 @@ fn a_number_that_is_used_again_is_another_inode() {
     let tries = 0..10_000;
     let mut new = tries.map(|_| v.tmpfile(&Context::root(home), ROOT_INO, 0o600).unwrap());
     let again = new.find(|new| new.ino == made.ino).expect("the number");
-    v.free_nameless(&touched);
+    v.free_nameless(touched);
     assert_eq!(v.getattr(again.ino).unwrap().nlink, 0);
     // What the group has really left without a name does go: nobody has it.
     let inode = v.inodes().peek(again.ino).unwrap();
-    v.free_nameless(&[inode]);
+    v.free_nameless(vec![inode]);
     assert!(v.getattr(again.ino).is_err());
+    v.unmount().unwrap();
+}
+
+/// The end of the group comes between the making of a file and its opening, which are two steps.
+#[test]
+fn a_file_that_is_about_to_be_opened_stays() {
+    let v = volume();
+    let group = v.group_begin(StreamId(20), 0, None).unwrap();
+    let c = Context::root(group);
+    let file = v.tmpfile(&c, ROOT_INO, 0o600).unwrap().ino;
+    v.group_commit(group, false).unwrap();
+    assert_eq!(v.getattr(file).unwrap().nlink, 0);
+    v.remember(file, 1);
+    v.forget(file, 1);
+    assert!(v.getattr(file).is_err());
+    v.unmount().unwrap();
+}
+
+/// A group that is as large as groups may be cannot free a file any more. Its end does.
+#[test]
+fn what_a_group_is_too_large_to_free_goes_with_its_end() {
+    const PIECE: [u8; 64 << 10] = [7; 64 << 10];
+    for commits in [true, false] {
+        let v = volume();
+        let home = Context::root(StreamId(20));
+        let free = v.statfs().unwrap().bfree;
+        let kept = v.tmpfile(&home, ROOT_INO, 0o600).unwrap().ino;
+        v.remember(kept, 1);
+        v.write(&home, kept, 0, &PIECE, WriteFlags::default())
+            .unwrap();
+        v.syncfs(&home).unwrap();
+        let group = v.group_begin(home.stream, 0, None).unwrap();
+        let c = Context::root(group);
+        let large = v.mknod(&c, ROOT_INO, b"large", 0o100644, 0).unwrap().ino;
+        v.write(&c, kept, 0, &PIECE[..4096], WriteFlags::default())
+            .unwrap();
+        let mut links = (0..).map(|n: u64| {
+            let name = format!("{n:0200}");
+            v.link(&c, large, ROOT_INO, name.as_bytes())
+        });
+        let refused = links.find_map(Result::err).unwrap();
+        assert_eq!(refused.errno(), libc::EDQUOT);
+        v.forget(kept, 1);
+        assert_eq!(
+            v.getattr(kept).unwrap().nlink,
+            0,
+            "the group has room for it"
+        );
+        match commits {
+            true => v.group_commit(group, false).unwrap(),
+            false => v.group_abort(group).unwrap(),
+        }
+        assert!(v.getattr(kept).is_err(), "it stays ({commits})");
+        assert_eq!(v.getattr(large).is_ok(), commits);
+        v.syncfs(&home).unwrap();
+        v.checkpoint().unwrap();
+        if !commits {
+            assert_eq!(v.statfs().unwrap().bfree, free);
+        }
+        v.unmount().unwrap();
+    }
+}
+
+/// Members, others and the kernel use nameless files while groups end in both ways: in the end all of them are gone.
+#[test]
+fn every_nameless_file_goes() {
+    let v = volume();
+    let home = Context::root(StreamId(20));
+    let free = v.statfs().unwrap().ffree;
+    for seed in 0..300 {
+        let group = v.group_begin(home.stream, 0, None).unwrap();
+        let start = Barrier::new(3);
+        std::thread::scope(|scope| {
+            for thread in 0..2 {
+                let (v, start) = (&v, &start);
+                let mut rng = ccfs_testkit::Rng::new(seed * 2 + thread);
+                let member = Context::root(group);
+                scope.spawn(move || {
+                    start.wait();
+                    for _ in 0..20 {
+                        let makes = if rng.below(2) == 0 { &member } else { &home };
+                        let Ok(file) = v.tmpfile(makes, ROOT_INO, 0o600) else {
+                            continue;
+                        };
+                        v.remember(file.ino, 1);
+                        // The group may have ended.
+                        let _ = v.write(&member, file.ino, 0, b"x", WriteFlags::default());
+                        v.forget(file.ino, 1);
+                    }
+                });
+            }
+            start.wait();
+            match seed % 2 {
+                0 => v.group_commit(group, false).unwrap(),
+                _ => v.group_abort(group).unwrap(),
+            }
+        });
+        if seed % 10 == 0 {
+            v.syncfs(&home).unwrap();
+        }
+    }
+    v.syncfs(&home).unwrap();
+    assert_eq!(v.statfs().unwrap().ffree, free);
     v.unmount().unwrap();
 }
