@@ -321,7 +321,7 @@ fn check_at_rest(volume: &Path) -> Outcome<()> {
     match &opened {
         Err(OpenError::Busy { holder, .. }) if is_store(volume.as_os_str()) => {
             return failed(format!(
-                "{shown} is unmounted here, and another host has it; what had not been synced may be lost: {holder}"
+                "{shown} is unmounted here, but in use; what had not been synced may be lost: {holder}"
             ));
         }
         // It is mounted again already.
