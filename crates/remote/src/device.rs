@@ -179,11 +179,6 @@ impl RemoteDevice {
                 beats: None,
             }),
         });
-        {
-            let mut all = ALL.lock();
-            all.retain(|held| held.strong_count() > 0);
-            all.push(Arc::downgrade(&held));
-        }
         let device = RemoteDevice { core, held };
         if let Some(holding) = holding {
             let holding = Arc::new(holding);
@@ -200,6 +195,11 @@ impl RemoteDevice {
                 holding,
             });
         }
+        // With all that there is to end.
+        let mut all = ALL.lock();
+        all.retain(|held| held.strong_count() > 0);
+        all.push(Arc::downgrade(&device.held));
+        drop(all);
         Ok(device)
     }
 }
