@@ -644,3 +644,41 @@ fn judging_is_fast() {
         assert!(search.steps <= STEPS, "{k}: {} steps", search.steps);
     }
 }
+
+/// Whoever had the directory open can still name it, and gets ENOENT, as from Linux.
+#[test]
+fn nothing_comes_into_a_removed_directory() {
+    let mut tree = Tree::empty();
+    let gone = NodeId(2);
+    let before = [
+        dir(2, ROOT, "gone"),
+        file(3, ROOT, "kept"),
+        Op::Rmdir {
+            parent: ROOT,
+            name: name("gone"),
+        },
+    ];
+    for op in &before {
+        tree.apply(op, &[]).unwrap();
+    }
+    let make = Make {
+        node: NodeId(4),
+        mode: S_IFREG | 0o600,
+        uid: 0,
+        gid: 0,
+    };
+    let refused = [
+        file(4, gone, "f"),
+        dir(4, gone, "d"),
+        rename(ROOT, "kept", gone, "kept"),
+        Op::Link {
+            node: NodeId(3),
+            parent: gone,
+            name: name("linked"),
+        },
+        Op::Tmpfile { parent: gone, make },
+    ];
+    for op in &refused {
+        assert_eq!(tree.check(op), Err(libc::ENOENT), "{op}");
+    }
+}

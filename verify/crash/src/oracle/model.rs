@@ -49,6 +49,16 @@ impl Tree {
         }
     }
 
+    /// A directory that has not been removed: somebody may still have it open, and nothing comes into it any more.
+    fn lasting_dir(&self, id: NodeId) -> Result<&Node, Errno> {
+        let dir = self.dir(id)?;
+        if dir.nlink > 0 {
+            Ok(dir)
+        } else {
+            Err(libc::ENOENT)
+        }
+    }
+
     fn regular(&mut self, id: NodeId) -> Result<&mut Node, Errno> {
         let node = self.get_mut(id)?;
         match node.mode & S_IFMT {
@@ -86,7 +96,7 @@ impl Tree {
                 n.size = target.len() as u64;
                 n.data.write(0, target);
             })?,
-            Op::Tmpfile { parent, make } => self.make_nameless(*parent, make),
+            Op::Tmpfile { parent, make } => self.make_nameless(*parent, make)?,
             Op::Link { node, parent, name } => self.link(*node, *parent, name)?,
             Op::Unlink { parent, name } => self.unlink(*parent, name)?,
             Op::Rmdir { parent, name } => self.rmdir(*parent, name)?,
@@ -170,15 +180,14 @@ impl Tree {
     }
 
     /// The group is the one that the reply showed; the directory need not survive.
-    fn make_nameless(&mut self, parent: NodeId, make: &Make) {
+    fn make_nameless(&mut self, parent: NodeId, make: &Make) -> Done {
         let mut node = Node {
             nlink: 0,
             ..new_node(make.mode, make.uid, make.gid)
         };
-        if let Ok(dir) = self.dir(parent) {
-            node.inherit(dir);
-        }
+        node.inherit(self.lasting_dir(parent)?);
         self.nodes.insert(make.node, Arc::new(node));
+        Ok(())
     }
 
     fn set_flags(&mut self, node: NodeId, flags: u32) -> Done {
@@ -246,9 +255,7 @@ impl Tree {
         if self.dir(parent)?.entries.contains_key(name) {
             return Err(libc::EEXIST);
         }
-        if self.dir(parent)?.nlink == 0 {
-            return Err(libc::ENOENT);
-        }
+        self.lasting_dir(parent)?;
         finish(&mut node);
         let dir = self.get_mut(parent)?;
         dir.nlink += u32::from(node.is_dir());
@@ -268,6 +275,7 @@ impl Tree {
             return Err(libc::EEXIST);
         }
         self.get(node)?;
+        self.lasting_dir(parent)?;
         self.get_mut(parent)?.entries.insert(name.clone(), node);
         self.get_mut(node)?.nlink += 1;
         Ok(())
@@ -336,6 +344,7 @@ impl Tree {
         if self.is_below(new.0, moved) {
             return Err(libc::EINVAL);
         }
+        self.lasting_dir(new.0)?;
         if target == Some(moved) {
             return Ok(());
         }
