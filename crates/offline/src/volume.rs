@@ -183,7 +183,6 @@ impl Offline {
         };
         let (dir, name) = at.place()?;
         let new = self.volume.tmpfile(&self.cx, dir, 0o644)?.ino;
-        self.volume.remember(new, 1);
         let done = self
             .fill(new, content)
             .and_then(|length| match old {

@@ -63,6 +63,23 @@ impl Calls {
         Ok(self.attr_of(ino, &st))
     }
 
+    /// The kernel has a reference to the inode that had this number and generation when a call spoke of it. Others may have freed it since, and the number
+    /// may be another one's. Error: ESTALE.
+    pub fn remember_this(&self, ino: Ino, generation: u32) -> Result<()> {
+        let stale = |e: Error| match e {
+            Error::Errno(libc::ENOENT) => Error::Errno(libc::ESTALE),
+            e => e,
+        };
+        let inode = self.operations.inode(ino, self.wait).map_err(stale)?;
+        // Who frees it looks for references under this lock.
+        let st = inode.read(self.wait)?;
+        if st.dead || self.attr_of(ino, &st).generation != generation {
+            return errno(libc::ESTALE);
+        }
+        self.remember(ino, 1);
+        Ok(())
+    }
+
     /// One operation for all fields. Errors: ENOENT, EPERM (immutable, append-only), EISDIR, EINVAL, EFBIG.
     /// ENOSPC only where an ACL changes with the mode and its block is shared with other inodes.
     pub fn setattr(&self, cx: &Context, ino: Ino, set: &SetAttr) -> Result<Attr> {

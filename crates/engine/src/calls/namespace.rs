@@ -204,7 +204,7 @@ impl Calls {
         if full { errno(libc::EMLINK) } else { Ok(()) }
     }
 
-    /// A nameless file (O_TMPFILE).
+    /// A nameless file (O_TMPFILE). The caller has a reference to it, as by [`Volume::remember`], without which it would be free.
     pub fn tmpfile(&self, cx: &Context, parent: Ino, mode: u16) -> Result<Attr> {
         let made = self.with_space(cx, Held::File, |room| {
             let dir = self.inode(parent)?;
@@ -230,6 +230,7 @@ impl Calls {
             new.attr.nlink = 0;
             op.capture(&inode, &mut new);
             let attr = self.attr_of(inode.ino, &new);
+            self.remember(inode.ino, 1);
             // Before anybody can find the inode, who would take off what it has not added yet.
             drop(op);
             Ok(Some(attr))

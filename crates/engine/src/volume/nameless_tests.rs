@@ -41,6 +41,7 @@ fn a_number_that_is_used_again_is_another_inode() {
     let tries = 0..10_000;
     let mut new = tries.map(|_| v.tmpfile(&Context::root(home), ROOT_INO, 0o600).unwrap());
     let again = new.find(|new| new.ino == made.ino).expect("the number");
+    assert!(v.refs().take_away(again.ino, 1));
     v.free_nameless(touched);
     assert_eq!(v.getattr(again.ino).unwrap().nlink, 0);
     // What the group has really left without a name does go: nobody has it.
@@ -50,31 +51,65 @@ fn a_number_that_is_used_again_is_another_inode() {
     v.unmount().unwrap();
 }
 
-/// The end of the group comes between the making of a file and its opening, which are two steps.
+/// The end of the group comes between the making of a file and the answer to its maker.
 #[test]
-fn a_file_that_is_about_to_be_opened_stays() {
+fn a_file_that_is_about_to_be_opened_is_no_other() {
     let v = volume();
     let group = v.group_begin(StreamId(20), 0, None).unwrap();
     let c = Context::root(group);
-    let file = v.tmpfile(&c, ROOT_INO, 0o600).unwrap().ino;
+    let kept = v.tmpfile(&c, ROOT_INO, 0o600).unwrap().ino;
     v.group_commit(group, false).unwrap();
-    assert_eq!(v.getattr(file).unwrap().nlink, 0);
-    v.remember(file, 1);
-    v.forget(file, 1);
-    assert!(v.getattr(file).is_err());
+    assert_eq!(v.getattr(kept).unwrap().nlink, 0);
+    v.forget(kept, 1);
+    assert!(v.getattr(kept).is_err());
+
+    let group = v.group_begin(StreamId(20), 0, None).unwrap();
+    let c = Context::root(group);
+    let gone = v.tmpfile(&c, ROOT_INO, 0o600).unwrap().ino;
+    v.group_abort(group).unwrap();
+    let new = |name: &str| {
+        let c = Context::root(StreamId(20));
+        let new = v.mknod(&c, ROOT_INO, name.as_bytes(), 0o100644, 0);
+        new.unwrap().ino
+    };
+    assert!((0..100).all(|n| new(&format!("a{n}")) != gone));
+    v.forget(gone, 1);
+    assert!((0..100).any(|n| new(&format!("b{n}")) == gone));
+    v.unmount().unwrap();
+}
+
+/// A file that is made and gone again, and whose number is another one's, before its maker has counted a reference.
+#[test]
+fn who_comes_too_late_has_no_reference() {
+    let v = volume();
+    let c = Context::root(StreamId(20));
+    let new = |name: &[u8]| v.mknod(&c, ROOT_INO, name, 0o100644, 0).unwrap();
+    let old = new(b"old");
+    v.remember_this(old.ino, old.generation).unwrap();
+    assert_eq!(v.references(old.ino), 1);
+    v.forget(old.ino, 1);
+    v.unlink(&c, ROOT_INO, b"old").unwrap();
+    let late = |stage: &str| {
+        let refused = v.remember_this(old.ino, old.generation).unwrap_err();
+        assert_eq!(refused.errno(), libc::ESTALE, "{stage}");
+        assert_eq!(v.references(old.ino), 0, "{stage}");
+    };
+    late("it is gone");
+    let again = (0..100).any(|n| new(format!("n{n}").as_bytes()).ino == old.ino);
+    assert!(again);
+    late("its number is another one's");
     v.unmount().unwrap();
 }
 
 /// A group that is as large as groups may be cannot free a file any more. Its end does.
 #[test]
 fn what_a_group_is_too_large_to_free_goes_with_its_end() {
-    const PIECE: [u8; 64 << 10] = [7; 64 << 10];
+    static PIECE: [u8; 64 << 10] = [7; 64 << 10];
     for commits in [true, false] {
         let v = volume();
         let home = Context::root(StreamId(20));
         let free = v.statfs().unwrap().bfree;
         let kept = v.tmpfile(&home, ROOT_INO, 0o600).unwrap().ino;
-        v.remember(kept, 1);
         v.write(&home, kept, 0, &PIECE, WriteFlags::default())
             .unwrap();
         v.syncfs(&home).unwrap();
@@ -131,7 +166,6 @@ fn every_nameless_file_goes() {
                         let Ok(file) = v.tmpfile(makes, ROOT_INO, 0o600) else {
                             continue;
                         };
-                        v.remember(file.ino, 1);
                         // The group may have ended.
                         let _ = v.write(&member, file.ino, 0, b"x", WriteFlags::default());
                         v.forget(file.ino, 1);

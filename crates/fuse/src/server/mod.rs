@@ -223,9 +223,15 @@ impl Server {
         ino_of(request.header.nodeid)
     }
 
-    /// Appends an inode's entry (LOOKUP, CREATE ...) and gives the kernel a reference to it.
-    fn push_entry(&self, reply: &mut Reply, attr: &Attr) {
-        self.volume.remember(attr.ino, 1);
+    /// Appends an inode's entry (LOOKUP, MKDIR ...) and gives the kernel a reference to it. Error: ESTALE, it has been freed since `volume` said so.
+    fn push_entry(&self, volume: &Calls, reply: &mut Reply, attr: &Attr) -> Answer {
+        volume.remember_this(attr.ino, attr.generation)?;
+        self.push_remembered(reply, attr);
+        Ok(())
+    }
+
+    /// Of an inode to which there is a reference for the kernel.
+    fn push_remembered(&self, reply: &mut Reply, attr: &Attr) {
         reply.remembered.push(attr.ino);
         reply.push(&self.entry_of(attr));
     }

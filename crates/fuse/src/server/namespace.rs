@@ -31,7 +31,7 @@ impl Server {
         let before = self.direct.look_for_coming(parent, name);
         match self.volume_for(request).lookup(parent, name) {
             Ok(attr) => {
-                self.push_entry(reply, &attr);
+                self.push_entry(self.volume_for(request), reply, &attr)?;
                 if active || self.direct.is_active() {
                     // From here on nobody holds it, and nothing of it changes but by what the kernel knows of: what it is, is read now.
                     self.direct.break_hold(attr.ino, request.wait)?;
@@ -256,8 +256,7 @@ impl Server {
         let attr = self
             .volume_for(request)
             .symlink(&cx, parent, name, target)?;
-        self.push_entry(reply, &attr);
-        Ok(())
+        self.push_entry(&self.volume, reply, &attr)
     }
 
     pub(super) fn mknod(&self, request: &Request<'_>, reply: &mut Reply) -> Answer {
@@ -279,8 +278,7 @@ impl Server {
             libc::EEXIST if u32::from(mode) & libc::S_IFMT == libc::S_IFREG => Errno(libc::ESTALE),
             _ => e.into(),
         })?;
-        self.push_entry(reply, &attr);
-        Ok(())
+        self.push_entry(&self.volume, reply, &attr)
     }
 
     pub(super) fn mkdir(&self, request: &Request<'_>, reply: &mut Reply) -> Answer {
@@ -289,8 +287,7 @@ impl Server {
         let mode = (arg.mode & 0o7777) as u16 | libc::S_IFDIR as u16;
         let (cx, parent) = (self.context(request, arg.umask), self.target(request)?);
         let attr = self.volume_for(request).mkdir(&cx, parent, name, mode)?;
-        self.push_entry(reply, &attr);
-        Ok(())
+        self.push_entry(&self.volume, reply, &attr)
     }
 
     /// O_TMPFILE. Kernels send a made-up name along.
@@ -300,7 +297,7 @@ impl Server {
         let mode = (arg.mode & 0o7777) as u16 | libc::S_IFREG as u16;
         let mode = self.mode_of_new(request, parent, mode)?;
         let attr = self.volume_for(request).tmpfile(&cx, parent, mode)?;
-        self.push_entry(reply, &attr);
+        self.push_remembered(reply, &attr);
         reply.push(&self.opened(arg.flags));
         Ok(())
     }
@@ -382,8 +379,7 @@ impl Server {
         let (ino, parent) = (ino_of(arg.oldnodeid)?, self.target(request)?);
         self.direct.note_linked_by_kernel(ino);
         let attr = self.volume_for(request).link(&cx, ino, parent, name)?;
-        self.push_entry(reply, &attr);
-        Ok(())
+        self.push_entry(&self.volume, reply, &attr)
     }
 
     pub(super) fn readdir(&self, request: &Request<'_>, reply: &mut Reply) -> Answer {
@@ -433,12 +429,17 @@ impl Server {
                 self.volume.remember(entry.ino, 1);
             }
             let held = active && self.direct.is_secret(entry.ino);
+            let known = || {
+                let attr = self.volume.entry_attr(dir, entry.ino).ok()?;
+                let known = self.volume.remember_this(attr.ino, attr.generation);
+                known.is_ok().then_some(attr)
+            };
             let attr = match dots || held {
                 true => None,
-                false => self.volume.entry_attr(dir, entry.ino).ok(),
+                false => known(),
             };
             match attr {
-                Some(attr) => self.push_entry(reply, &attr),
+                Some(attr) => self.push_remembered(reply, &attr),
                 // Node id 0: a name without attributes.
                 None => reply.push(&abi::EntryOut::default()),
             }

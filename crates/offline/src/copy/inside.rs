@@ -236,7 +236,6 @@ impl Sink for VolumeSink<'_> {
         let (volume, cx) = (&self.into.volume, &self.into.cx);
         if meta.kind() == libc::S_IFREG {
             let ino = volume.tmpfile(cx, *into, 0o600)?.ino;
-            volume.remember(ino, 1);
             return Ok(NewFile { ino, named: None });
         }
         let named = match volume.lookup(*into, name) {

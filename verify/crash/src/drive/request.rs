@@ -175,7 +175,6 @@ impl Request {
                 .map(Some),
             Op::Tmpfile { parent, make } => {
                 let attr = vol.tmpfile(&self.make(make), self.ino(*parent), make.mode & 0o7777)?;
-                vol.remember(attr.ino, 1);
                 make.gid = attr.gid;
                 Ok(Some(attr))
             }

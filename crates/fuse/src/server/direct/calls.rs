@@ -163,7 +163,8 @@ impl Server {
             e => e,
         };
         if others {
-            direct.volume.remember(attr.ino, 1);
+            let known = direct.volume.remember_this(attr.ino, attr.generation);
+            known.map_err(|_| Errno(libc::EBUSY))?;
             let broken = direct.break_hold(attr.ino, Wait::Allowed);
             direct.volume.forget(attr.ino, 1);
             broken.map_err(not_here)?;
@@ -226,10 +227,11 @@ impl Server {
         let born = Opened {
             number: read.entry.h2,
             ino: attr.ino,
+            generation: attr.generation,
             access: READING | WRITING,
             newborn: false,
         };
-        let opened = direct.open_born(session, read, born, attr.generation);
+        let opened = direct.open_born(session, read, born);
         // It is there, whatever came of that.
         direct.notifier.name_made(user, dir, name, forgotten);
         opened?;
@@ -237,10 +239,8 @@ impl Server {
             true => self.sync(request, &self.context(request, 0), SyncCall::File(dir)),
             false => Ok(()),
         };
-        // Somebody may have removed it meanwhile, and its number may be another one's.
-        let now = direct.volume.getattr(attr.ino).ok();
-        let there = now.filter(|now| now.generation == attr.generation);
-        match synced.and(there.ok_or(Errno(libc::ESTALE))) {
+        let now = direct.volume.getattr(attr.ino);
+        match synced.and(now.map_err(Errno::from)) {
             Ok(now) => Ok(direct.attr_of(&now).as_bytes().to_vec()),
             Err(e) => {
                 let mut consumer = session.lock(Wait::Allowed)?;
@@ -347,26 +347,12 @@ impl Direct {
     }
 
     /// A handle of what was made by a call. Error: ESTALE, somebody has removed it, and its number may be another one's.
-    fn open_born(
-        &self,
-        session: &Arc<Session>,
-        read: &Read,
-        born: Opened,
-        generation: u32,
-    ) -> Result<(), Refused> {
-        let (number, ino) = (born.number, born.ino);
+    fn open_born(&self, session: &Arc<Session>, read: &Read, born: Opened) -> Result<(), Refused> {
         let mut consumer = session.lock(Wait::Allowed)?;
         if consumer.over || self.check_new_handle(&consumer, read).is_err() {
             return Err(Refused::Errno(libc::EBADF));
         }
-        self.open(session, &mut consumer, &self.volume, born)?;
-        // It stays what it is now, and nobody has used the handle yet.
-        let now = self.volume.getattr(ino);
-        if now.is_ok_and(|now| now.generation == generation) {
-            return Ok(());
-        }
-        self.close(session, &mut consumer, number);
-        Err(Refused::Errno(libc::ESTALE))
+        self.open(session, &mut consumer, &self.volume, born)
     }
 
     fn inode_of(&self, session: &Session, read: &Read) -> Result<Ino, Refused> {

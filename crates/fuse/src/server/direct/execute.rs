@@ -352,7 +352,8 @@ impl Direct {
         }
     }
 
-    /// A handle for an inode, held if that can be. Error: EAGAIN, it would have to wait for the device.
+    /// A handle for an inode, held if that can be. Errors: EAGAIN, it would have to wait for the device; ESTALE, somebody has removed it, and its number
+    /// may be another one's.
     pub fn open(
         &self,
         session: &Arc<Session>,
@@ -361,7 +362,8 @@ impl Direct {
         opened: Opened,
     ) -> Result<(), Refused> {
         let Opened { number, ino, .. } = opened;
-        self.volume.remember(ino, 1);
+        let volume_of = if opened.newborn { &self.volume } else { volume };
+        volume_of.remember_this(ino, opened.generation)?;
         self.volume.note_direct(ino);
         self.note_open(ino);
         let own = consumer.of_inode.entry(ino).or_default();

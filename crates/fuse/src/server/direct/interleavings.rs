@@ -187,6 +187,7 @@ impl Side {
         let opened = Opened {
             number: handle,
             ino,
+            generation: self.volume.getattr(ino).unwrap().generation,
             access: READING | WRITING,
             newborn: false,
         };

@@ -49,6 +49,7 @@ impl Direct {
         let born = Opened {
             number: read.entry.h2,
             ino: attr.ino,
+            generation: attr.generation,
             access: READING | WRITING,
             newborn: true,
         };
@@ -148,6 +149,7 @@ impl Direct {
             let found = Opened {
                 number,
                 ino: attr.ino,
+                generation: attr.generation,
                 access,
                 newborn: false,
             };

@@ -565,6 +565,8 @@ pub type Executed = Result<Vec<u8>, Refused>;
 pub struct Opened {
     pub number: u32,
     pub ino: Ino,
+    /// With the number: which inode it is.
+    pub generation: u32,
     /// `layout::READING`, `layout::WRITING`.
     pub access: u32,
     /// It was just born in a directory that the session holds.
