@@ -12,7 +12,7 @@ use parking_lot::{Condvar, Mutex};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Weak, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -20,6 +20,8 @@ use std::time::Duration;
 const PIECE_MOST: u64 = 1 << 20;
 /// For what is asked before the device is there.
 const OPENING: Duration = Duration::from_secs(20);
+/// Steps at the end that the store has to answer: changes that are on their way, a beat, a look, and what gives it back.
+const LAST_STEPS: u32 = 4;
 
 /// How a store is used.
 #[derive(Clone, Copy, Debug)]
@@ -54,6 +56,8 @@ pub struct RemoteDevice {
 /// What is given back at the end.
 struct Held {
     core: Arc<Core>,
+    /// How long the store has to answer a request.
+    patience: Duration,
     threads: Mutex<Threads>,
 }
 
@@ -174,6 +178,7 @@ impl RemoteDevice {
         };
         let held = Arc::new(Held {
             core: core.clone(),
+            patience: settings.patience,
             threads: Mutex::new(Threads {
                 manager: Some(manager),
                 beats: None,
@@ -666,10 +671,22 @@ impl Drop for RemoteDevice {
     }
 }
 
-/// At the end of a process: who still has a device, a thread that is about to end, say, drops it too late or never.
+/// At the end of a process: who still has a device, a thread that is about to end, say, drops it too late or never. A store that does not answer is
+/// left as it is after [`LAST_STEPS`] times the time in which it has to.
 pub fn let_go() {
     let all = std::mem::take(&mut *ALL.lock());
     for held in all.iter().filter_map(Weak::upgrade) {
-        held.let_go();
+        let limit = held.patience * LAST_STEPS;
+        let (done, hear) = mpsc::channel();
+        let ending = std::thread::Builder::new().name("ccfs-end".into());
+        let ending = ending.spawn(move || {
+            held.let_go();
+            // Whoever waited has gone.
+            let _ = done.send(());
+        });
+        match ending {
+            Ok(_) => drop(hear.recv_timeout(limit)),
+            Err(e) => tracing::debug!("a store is not given back, there is no thread for it: {e}"),
+        }
     }
 }
