@@ -1,7 +1,7 @@
 //! Entries that are carried out by a system call of the program: they wait, or the kernel knows their directory.
-use super::execute::answer;
+use super::execute::{Opened, answer};
 use super::holds::{ENTRIES_MAX, Entries};
-use super::session::{Handle, Opened, Read, Refused, Role, Session, read_at};
+use super::session::{Handle, Read, Refused, Role, Session, read_at};
 use super::{Direct, Displaces, Server, Token, clock, confined, count, names};
 use crate::rights;
 use crate::server::Answer;
@@ -224,13 +224,7 @@ impl Server {
             (forgotten, made)
         };
         let attr = made?;
-        let born = Opened {
-            number: read.entry.h2,
-            ino: attr.ino,
-            generation: attr.generation,
-            access: READING | WRITING,
-            newborn: false,
-        };
+        let born = Opened::of(&attr, read.entry.h2, READING | WRITING);
         let opened = direct.open_born(session, read, born);
         // It is there, whatever came of that.
         direct.notifier.name_made(user, dir, name, forgotten);

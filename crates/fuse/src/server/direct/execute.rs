@@ -1,6 +1,6 @@
 //! Entries become operations of the engine.
 use super::grants::{Named, is_birth};
-use super::session::{Consumer, Executed, Handle, Opened, Read, Refused, Role, Says, Session};
+use super::session::{Consumer, Executed, Handle, Read, Refused, Role, Says, Session};
 use super::{Direct, clock, count};
 use crate::rights;
 use crate::server::serve::on_nobodys_behalf;
@@ -40,6 +40,31 @@ impl Said {
     fn is_long_ago(&self, consumer: &Consumer) -> bool {
         consumer.head - self.head >= RING_BYTES as u64 / PART
             || consumer.spent - self.spent >= LIMIT_MAX / PART
+    }
+}
+
+/// What a program gets a handle of.
+pub struct Opened {
+    pub number: u32,
+    pub ino: Ino,
+    /// With the number: which inode it is.
+    pub generation: u32,
+    /// `layout::READING`, `layout::WRITING`.
+    pub access: u32,
+    /// It was just born in a directory that the session holds.
+    pub newborn: bool,
+}
+
+impl Opened {
+    /// Of an inode that a call spoke of.
+    pub fn of(attr: &ccfs_engine::Attr, number: u32, access: u32) -> Opened {
+        Opened {
+            number,
+            ino: attr.ino,
+            generation: attr.generation,
+            access,
+            newborn: false,
+        }
     }
 }
 

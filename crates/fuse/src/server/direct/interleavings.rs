@@ -9,7 +9,8 @@ mod births;
 mod links;
 mod opens;
 use super::confined::{self, User};
-use super::session::{Opened, Role, Session};
+use super::execute::Opened;
+use super::session::{Role, Session};
 use super::{Allowed, Direct, thread};
 use crate::rights;
 use crate::server::notifier::Notifier;
@@ -184,13 +185,11 @@ impl Side {
 
     fn open(&self, handle: u32, ino: Ino) {
         let mut consumer = self.session.lock(Wait::Allowed).unwrap();
-        let opened = Opened {
-            number: handle,
-            ino,
-            generation: self.volume.getattr(ino).unwrap().generation,
-            access: READING | WRITING,
-            newborn: false,
-        };
+        let opened = Opened::of(
+            &self.volume.getattr(ino).unwrap(),
+            handle,
+            READING | WRITING,
+        );
         self.direct
             .open(&self.session, &mut consumer, &self.volume, opened)
             .unwrap();

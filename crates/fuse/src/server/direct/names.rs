@@ -1,8 +1,9 @@
 //! Names: what is made, found, removed, renamed and listed in the directories that a session holds.
 use super::Direct;
 use super::checks::Rights;
+use super::execute::Opened;
 use super::grants::is_birth;
-use super::session::{Consumer, Executed, Opened, Read, Refused, Session};
+use super::session::{Consumer, Executed, Read, Refused, Session};
 use crate::rights;
 use crate::wire::Errno;
 use ccfs_client::direct::layout::{
@@ -47,11 +48,8 @@ impl Direct {
             consumer.grants.note_birth(dir);
         }
         let born = Opened {
-            number: read.entry.h2,
-            ino: attr.ino,
-            generation: attr.generation,
-            access: READING | WRITING,
             newborn: true,
+            ..Opened::of(&attr, read.entry.h2, READING | WRITING)
         };
         self.open(session, consumer, volume, born)?;
         Ok(self.attr_of(&attr).as_bytes().to_vec())
@@ -146,13 +144,7 @@ impl Direct {
                 let most = usize::try_from(read.entry.a).map_or(most, |n| n.min(most));
                 volume.read(attr.ino, 0, most, &mut content)?;
             }
-            let found = Opened {
-                number,
-                ino: attr.ino,
-                generation: attr.generation,
-                access,
-                newborn: false,
-            };
+            let found = Opened::of(&attr, number, access);
             self.open(session, consumer, volume, found)?;
             let is_waited_for = read.entry.flags & (ASKED | BY_CALL) != 0;
             let is_listed = is_listed && is_waited_for && read.entry.a != 0;

@@ -561,18 +561,6 @@ impl From<ccfs_engine::Error> for Refused {
 /// The reply's bytes.
 pub type Executed = Result<Vec<u8>, Refused>;
 
-/// What a program gets a handle of.
-pub struct Opened {
-    pub number: u32,
-    pub ino: Ino,
-    /// With the number: which inode it is.
-    pub generation: u32,
-    /// `layout::READING`, `layout::WRITING`.
-    pub access: u32,
-    /// It was just born in a directory that the session holds.
-    pub newborn: bool,
-}
-
 /// An entry that was read and checked.
 #[derive(Debug)]
 pub struct Read {
