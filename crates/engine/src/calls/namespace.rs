@@ -204,7 +204,7 @@ impl Calls {
         if full { errno(libc::EMLINK) } else { Ok(()) }
     }
 
-    /// A nameless file (O_TMPFILE). The caller has a reference to it, as by [`Volume::remember`], without which it would be free.
+    /// A nameless file (O_TMPFILE). The caller has a reference to it, as by `remember`, without which it would be free.
     pub fn tmpfile(&self, cx: &Context, parent: Ino, mode: u16) -> Result<Attr> {
         let made = self.with_space(cx, Held::File, |room| {
             let dir = self.inode(parent)?;
