@@ -6,7 +6,11 @@
 set -euo pipefail
 top=$(cd "$(dirname "$0")/.." && pwd)
 . "$top/packaging/chroot.sh"
-[ "${1:-}" = inside ] || in_namespaces "$@"
+if [ "${1:-}" != inside ]; then
+    "$top/scripts/deps.sh" test
+    "$top/scripts/deps.sh" dist
+    in_namespaces "$@"
+fi
 shift
 target=$(realpath "${CARGO_TARGET_DIR:-$top/target}")
 suites=("$@")
@@ -35,7 +39,7 @@ run() {
 try() {
     local root=$target/direct-roots/$1 place
     mkdir -p "$target/direct-roots"
-    bootstrap "$1" "$root" "$target/direct-roots" updates "${PACKAGES[@]}"
+    bootstrap "$1" "$root" "$target/direct-roots" updates "${PACKAGES[@]}" || return
     # Its root is a mount, as some programs expect, with the mounts that are in it by now; and all is at the same paths as here, since
     # they are built into the programs.
     mount --rbind "$root" "$root"
