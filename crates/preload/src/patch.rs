@@ -13,7 +13,7 @@ use std::ptr;
 /// Bytes of a stub at most: what was replaced, and what asks.
 const STUB_MAX: usize = 80;
 /// The same of one that is called.
-const CALLED_STUB_MAX: usize = 144;
+const CALLED_STUB_MAX: usize = 160;
 /// How far from the library its stubs are looked for, and in which steps.
 const REACH: u64 = 1 << 30;
 const STEP: u64 = 1 << 20;
@@ -197,6 +197,20 @@ struct Stubs {
     next: u64,
 }
 
+/// The instruction by which the function that cancellable calls are made in looks whether its thread is cancelled: `test byte ptr [rdi], MASK`, before a
+/// jump if it is.
+fn look_of(library: &Library, function: u64) -> Option<[u8; 3]> {
+    const BEGIN: usize = 16;
+    if !(library.start..library.end - BEGIN as u64).contains(&function) {
+        return None;
+    }
+    // SAFETY: code of the library, which stays mapped, and which nobody changes there.
+    let begin: &[u8; BEGIN] = unsafe { &*(function as *const [u8; BEGIN]) };
+    let mut at = begin.windows(5);
+    let look = at.find(|code| code[..2] == [0xF6, 0x07] && code[3..] == [0x0F, 0x85])?;
+    Some([look[0], look[1], look[2]])
+}
+
 impl Stubs {
     fn near(library: &Library, len: usize) -> Option<Stubs> {
         let len = pages(0, len as u64).1;
@@ -278,7 +292,8 @@ impl Stubs {
     }
 
     /// The stub that is called instead of the function that cancellable calls are made in: its arguments are put where those of a system call are,
-    /// and kept, since if the call is the kernel's that function is gone to.
+    /// and kept, since if the call is the kernel's that function is gone to. So is it by a thread that has been cancelled, and ends there: a thread of
+    /// which no call is the kernel's would never end.
     fn add_called(&mut self, library: &Library, site: &Site) -> u64 {
         // 120 bytes, so that the caller's stack pointer is as far away as in every other stub. rdi, rsi, rdx, rcx, r8, r9 are stored.
         const KEEP: [u8; 34] = [
@@ -301,6 +316,10 @@ impl Stubs {
         let mut distance = [0; 4];
         distance.copy_from_slice(&site.bytes[1..JUMP]);
         let function = after.wrapping_add_signed(i32::from_le_bytes(distance).into());
+        if let Some(look) = look_of(library, function) {
+            self.put(&look);
+            self.put_relative(&[0x0F, 0x85], function);
+        }
         self.put(&KEEP);
         self.put(&AS_A_CALL);
         self.put_relative(&[CALL], self.start);
