@@ -62,7 +62,6 @@ struct Held {
 }
 
 /// What there is to end.
-#[derive(Default)]
 struct Threads {
     manager: Option<JoinHandle<()>>,
     beats: Option<Beats>,

@@ -268,7 +268,7 @@ impl Operations {
         let number = self.count_abort();
         txn.wait_quiet();
         let mut nameless = self.touched(txn);
-        let mut report = self.report(txn);
+        let mut report = self.report(txn, numbers(&nameless));
         let guard = self.stop_on_panic("an abort");
         // Others wait for the end of the group, and it for who applies: a checkpoint goes at its own pace only while nobody waits.
         let hurry = self.pace().hurry();
@@ -409,8 +409,7 @@ impl Operations {
         all
     }
 
-    fn report(&self, txn: &Txn) -> Aborted {
-        let inodes = numbers(&self.touched(txn));
+    fn report(&self, txn: &Txn, inodes: Vec<Ino>) -> Aborted {
         let bodies = txn.all_bodies();
         let mut names: Vec<(Ino, Vec<u8>)> = Vec::new();
         for (dir, changed) in bodies.iter().flat_map(|body| &body.entries) {
